@@ -2,6 +2,10 @@
 //!
 //! A message takes a credit of its peer first and then one of the interface. Where a count goes below zero the message
 //! waits, first in first out: a peer that takes nothing holds back only its own queue until its credits are used up.
+//!
+//! The interface's credit comes back when the driver has sent the message, the peer's when the peer has taken it. A driver
+//! that does not know the difference returns both at once.
+//!
 //! Counts below zero say how many wait, and the lowest value ever seen tells an administrator whether there are too few.
 
 use nacre_base::{FxHashMap, Nid};
@@ -12,6 +16,10 @@ pub(crate) struct Credits<T> {
     interface: Gate<(Nid, T)>,
     peers: FxHashMap<Nid, Gate<T>>,
     peer_credits: u32,
+    /// A peer that takes messages while others wait for it gets more credits, up to so many.
+    peer_credits_max: u32,
+    /// Messages that were sent, hold a credit of their peer, and none of the interface.
+    untaken: u64,
     /// Most messages that wait for one peer, and their bytes; more are refused.
     queue_max: usize,
     queue_bytes_max: usize,
@@ -40,7 +48,15 @@ pub(crate) struct GateStatus {
 impl<T> Credits<T> {
     pub(crate) fn new(credits: u32, peer_credits: u32, queue_max: usize, queue_bytes_max: usize) -> Credits<T> {
         assert!(credits > 0 && peer_credits > 0, "without credits nothing can be sent");
-        Credits { interface: Gate::new(credits), peers: FxHashMap::default(), peer_credits, queue_max, queue_bytes_max }
+        let (interface, peers, peer_credits_max) = (Gate::new(credits), FxHashMap::default(), peer_credits);
+        Credits { interface, peers, peer_credits, peer_credits_max, untaken: 0, queue_max, queue_bytes_max }
+    }
+
+    /// Lets the credits of a peer grow: by one each time that it takes a message while another waits, so twofold in each
+    /// round trip, until nothing waits or there are `max`.
+    pub(crate) fn with_growth(mut self, max: u32) -> Credits<T> {
+        self.peer_credits_max = max.max(self.peer_credits);
+        self
     }
 
     /// A message of so many bytes wants to go to `peer`.
@@ -52,6 +68,30 @@ impl<T> Credits<T> {
         let Some(message) = gate.take(bytes, message) else { return Admission::Queued };
         // Few messages wait here, as each holds a credit of its peer.
         self.interface.take(0, (peer, message)).map_or(Admission::Queued, |(_, m)| Admission::Go(m))
+    }
+
+    /// The driver has sent a message, which its peer has yet to take: the interface's credit comes back, and a message may
+    /// go because of it.
+    pub(crate) fn handle_sent(&mut self) -> Option<T> {
+        self.untaken += 1;
+        self.interface.give().map(|(_, message)| message)
+    }
+
+    /// The peer has taken a message that was sent, or its connection is lost: the peer's credit comes back. Up to two
+    /// messages may go, the second because the peer gets one more credit.
+    pub(crate) fn handle_taken(&mut self, peer: Nid, may_grow: bool) -> [Option<T>; 2] {
+        assert!(self.untaken > 0, "{peer} took a message that nobody sent");
+        self.untaken -= 1;
+        let Some(gate) = self.peers.get_mut(&peer) else { panic!("{peer} took a message that held no credit of it") };
+        let first = gate.give();
+        let grows = may_grow && gate.max < self.peer_credits_max && !gate.queue.is_empty();
+        let second = if grows { gate.grow() } else { None };
+        [first, second].map(|next| next.and_then(|m| self.interface.take(0, (peer, m))).map(|(_, m)| m))
+    }
+
+    /// Whether a peer has less than half of its credits: it should say soon what it has taken.
+    pub(crate) fn is_low(&self, peer: Nid) -> bool {
+        self.peers.get(&peer).is_some_and(|gate| gate.available < i64::from(gate.max / 2))
     }
 
     /// The driver is done with a message to `peer`: its credits come back, and up to two messages may go now, the
@@ -87,8 +127,11 @@ impl<T> Credits<T> {
         self.interface.assert_conserved();
         self.peers.values().for_each(Gate::assert_conserved);
         let through: u64 = self.peers.values().map(|gate| u64::from(gate.taken)).sum();
-        let here = u64::from(self.interface.taken) + self.interface.queue.len() as u64;
-        assert_eq!(through, here, "messages that hold a peer's credit, and those that hold or want the interface's");
+        let here = u64::from(self.interface.taken) + self.interface.queue.len() as u64 + self.untaken;
+        assert_eq!(
+            through, here,
+            "messages that hold a peer's credit, and those that hold or want the interface's or were sent"
+        );
     }
 }
 
@@ -136,6 +179,17 @@ impl<T> Gate<T> {
         self.taken -= u32::from(next.is_none());
         self.assert_conserved();
         next
+    }
+
+    /// One more credit, for the message that waits.
+    fn grow(&mut self) -> Option<T> {
+        let (bytes, next) = self.queue.pop_front()?;
+        self.queued_bytes -= bytes;
+        self.max += 1;
+        self.available += 1;
+        self.taken += 1;
+        self.assert_conserved();
+        Some(next)
     }
 
     /// Panics if a credit was lost or made, or if a message waits although a credit is free.
@@ -220,6 +274,56 @@ mod tests {
         c.handle_done(A);
         c.forget_idle();
         assert_eq!((c.peers.contains_key(&A), c.peers.contains_key(&B)), (false, true));
+    }
+
+    /// A message that was written, and that its peer did not take, once gave its peer's credit back.
+    #[test]
+    fn a_peer_that_takes_nothing_keeps_its_own_credits_and_not_those_of_the_interface() {
+        let mut c = Credits::new(2, 2, 100, 1000);
+        for message in 1..=2 {
+            assert_eq!(c.handle_send(A, 1, message), Admission::Go(message));
+            assert_eq!(c.handle_sent(), None);
+        }
+        assert_eq!(c.handle_send(A, 1, 3), Admission::Queued, "A has taken nothing");
+        assert_eq!(c.handle_send(B, 1, 4), Admission::Go(4), "nor does that concern B");
+        c.assert_sound();
+        assert_eq!(c.handle_taken(A, true), [Some(3), None]);
+        assert_eq!((c.peer(A).available, c.peer(A).low_water, c.interface().available), (0, -1, 0));
+        c.assert_sound();
+    }
+
+    #[test]
+    fn credits_grow_while_the_peer_takes_messages_and_others_wait() {
+        let mut c = Credits::new(100, 2, 100, 1000).with_growth(8);
+        let sent = (1..=20).filter(|m| matches!(c.handle_send(A, 1, *m), Admission::Go(_))).count();
+        let (mut in_flight, mut rounds) = (sent, Vec::new());
+        while in_flight > 0 {
+            rounds.push(in_flight);
+            (0..in_flight).for_each(|_| assert_eq!(c.handle_sent(), None));
+            in_flight = (0..in_flight).map(|_| c.handle_taken(A, true).into_iter().flatten().count()).sum();
+            c.assert_sound();
+        }
+        assert_eq!(rounds, [2, 4, 8, 6]);
+        assert_eq!(c.peer(A), GateStatus { max: 8, available: 8, low_water: -18, queued: 0 });
+    }
+
+    #[test]
+    fn a_peer_that_is_lost_does_not_get_more_credits() {
+        let mut c = Credits::new(100, 1, 100, 1000).with_growth(8);
+        for message in 1..=3 {
+            c.handle_send(A, 1, message);
+        }
+        c.handle_sent();
+        assert_eq!(c.handle_taken(A, false), [Some(2), None]);
+        assert_eq!(c.peer(A).max, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "took a message that nobody sent")]
+    fn a_message_that_was_not_sent_is_not_taken() {
+        let mut c = Credits::new(8, 2, 1, 1000);
+        c.handle_send(A, 1, 1);
+        c.handle_taken(A, true);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0 | 4 | magic `NLN2` |
 //! | 4 | 1 | kind: ACK 0, PUT 1, GET 2, REPLY 3 |
-//! | 5 | 1 | flags: 1 payload has a checksum, 2 please open bulk connections |
+//! | 5 | 1 | flags: 1 payload has a checksum, 2 please open bulk connections, 4 please say soon what was taken, 8 no message |
 //! | 6 | 1 | purpose: control 0, callbacks 1, requests 2, bulk 3 |
 //! | 7 | 1 | routers passed |
 //! | 8 | 4 | payload length, at most 1 MiB |
@@ -20,12 +20,14 @@
 //! | 88 | 8 | offset |
 //! | 96 | 8 | length |
 //! | 104 | 16 | microseconds spent in each router that was passed, 4 each |
-//! | 120 | 4 | zero |
+//! | 120 | 4 | messages of this connection that the sender of this one has taken, modulo 2^32 |
 //! | 124 | 4 | CRC32C of bytes 0 to 123 |
 //!
 //! A NID is its network (4), port (2), zero (2) and address (16, big endian, a shorter one at the end). The highest bit of
 //! the network is set if the address is IPv6. Fields called zero are sent as zero and ignored when read, so that they can
 //! get a meaning.
+//!
+//! A header with flag 8 carries only the number of messages taken; all else in it but the NIDs means nothing.
 //!
 //! A HELLO opens a connection, once in each direction: magic `NLH1` (4), version (2), connection type as the dialer
 //! sees it (1), number of source NIDs (1), incarnation (8), destination NID (24), source NIDs (24 each), CRC32C of
@@ -40,7 +42,7 @@ pub(crate) const HEADER_LEN: usize = 128;
 /// Bytes of a HELLO before its source NIDs.
 pub(crate) const HELLO_PREFIX_LEN: usize = 40;
 /// The version that this code speaks; both sides must agree.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// A node tells of at most this many of its NIDs.
 pub(crate) const HELLO_NIDS_MAX: usize = 16;
 
@@ -49,6 +51,8 @@ const MAGIC: [u8; 4] = *b"NLN2";
 const HELLO_MAGIC: [u8; 4] = *b"NLH1";
 const FLAG_PAYLOAD_CHECKSUM: u8 = 1;
 const FLAG_WANT_BULK: u8 = 2;
+const FLAG_WANT_TAKEN: u8 = 4;
+const FLAG_NO_MESSAGE: u8 = 8;
 /// Where a header's checksum is.
 const CHECKSUM_AT: usize = HEADER_LEN - 4;
 
@@ -61,6 +65,12 @@ pub(crate) struct FrameHeader {
     pub(crate) payload_checksum: Option<u32>,
     /// The sender has bulk data but no bulk connection, and cannot dial.
     pub(crate) want_bulk: bool,
+    /// The sender waits to hear that this message was taken, or will soon.
+    pub(crate) want_taken: bool,
+    /// Messages of this connection that the sender has taken, modulo 2^32.
+    pub(crate) taken: u32,
+    /// There is no message, only the number of those taken.
+    pub(crate) no_message: bool,
 }
 
 /// What a connection is for, as its dialer sees it.
@@ -117,6 +127,8 @@ pub(crate) enum FrameError {
     Purpose(u8),
     #[error("{0} routers passed, of {HOPS_MAX} at most")]
     Hops(u8),
+    #[error("{0} messages taken, of {1} that were sent")]
+    Taken(u32, u32),
     #[error("connection type {0}")]
     ConnectionType(u8),
     #[error("no NID")]
@@ -144,7 +156,10 @@ pub(crate) fn encode(f: &FrameHeader) -> [u8; HEADER_LEN] {
     let mut b = [0; HEADER_LEN];
     b[0..4].copy_from_slice(&MAGIC);
     b[4] = h.kind as u8;
-    b[5] = u8::from(f.payload_checksum.is_some()) * FLAG_PAYLOAD_CHECKSUM + u8::from(f.want_bulk) * FLAG_WANT_BULK;
+    b[5] = u8::from(f.payload_checksum.is_some()) * FLAG_PAYLOAD_CHECKSUM
+        + u8::from(f.want_bulk) * FLAG_WANT_BULK
+        + u8::from(f.want_taken) * FLAG_WANT_TAKEN
+        + u8::from(f.no_message) * FLAG_NO_MESSAGE;
     b[6] = h.purpose as u8;
     b[7] = h.hops;
     b[8..12].copy_from_slice(&(f.payload_len as u32).to_le_bytes());
@@ -160,6 +175,7 @@ pub(crate) fn encode(f: &FrameHeader) -> [u8; HEADER_LEN] {
     for (slot, us) in b[104..120].chunks_exact_mut(4).zip(h.spent_us) {
         slot.copy_from_slice(&us.to_le_bytes());
     }
+    b[120..CHECKSUM_AT].copy_from_slice(&f.taken.to_le_bytes());
     let crc = crc32c(&[&b[..CHECKSUM_AT]]);
     b[CHECKSUM_AT..].copy_from_slice(&crc.to_le_bytes());
     b
@@ -201,8 +217,20 @@ pub(crate) fn decode(b: &[u8; HEADER_LEN]) -> Result<FrameHeader, FrameError> {
         spent_us: std::array::from_fn(|i| u32_at(b, 104 + 4 * i)),
     };
     let payload_checksum = (b[5] & FLAG_PAYLOAD_CHECKSUM != 0).then(|| u32_at(b, 12));
-    let want_bulk = b[5] & FLAG_WANT_BULK != 0;
-    Ok(FrameHeader { header, payload_len: payload_len as usize, payload_checksum, want_bulk })
+    let has = |flag| b[5] & flag != 0;
+    let no_message = has(FLAG_NO_MESSAGE);
+    if no_message && payload_len > 0 {
+        return Err(FrameError::Length(payload_len));
+    }
+    Ok(FrameHeader {
+        header,
+        payload_len: payload_len as usize,
+        payload_checksum,
+        want_bulk: has(FLAG_WANT_BULK),
+        want_taken: has(FLAG_WANT_TAKEN),
+        taken: u32_at(b, 120),
+        no_message,
+    })
 }
 
 impl Hello {
@@ -382,6 +410,9 @@ mod tests {
             payload_len: 200,
             payload_checksum: Some(0xdead_beef),
             want_bulk: false,
+            want_taken: true,
+            taken: 0x0506_0708,
+            no_message: false,
         }
     }
 
@@ -396,14 +427,14 @@ mod tests {
     }
 
     const GOLDEN_HEADER: &str = "\
-4e4c4e3201010202c8000000efbeadde\n\
+4e4c4e3201050202c8000000efbeadde\n\
 00000200000000000000000000000000\n\
 000000000a00000201000200591b0000\n\
 0000000000000000000000000a000001\n\
 0c000000fbffffff0807060504030201\n\
 09000000000000000000100000000000\n\
 0000300000000000110000002c010000\n\
-000000000000000000000000f07005c0\n\
+000000000000000008070605a510f507\n\
 ";
 
     fn hello() -> Hello {
@@ -424,12 +455,12 @@ mod tests {
     }
 
     const GOLDEN_HELLO: &str = "\
-4e4c4831020003028877665544332211\n\
+4e4c4831030003028877665544332211\n\
 00000200000000000000000000000000\n\
 000000000a00000200000200591b0000\n\
 0000000000000000000000000a000001\n\
 01000200000000000000000000000000\n\
-000000000a01000193edde88\n\
+000000000a010001d0379c94\n\
 ";
 
     #[test]

@@ -46,6 +46,7 @@ mod tests;
 
 pub use bulk::{MdGuard, SinkGuard};
 pub use error::LnetError;
+pub use lnd::Receipt;
 pub use message::{MAX_PAYLOAD, Portal, Purpose};
 pub use node::{IncomingPut, PortalHandler};
 pub use options::{LnetOptions, TcpOptions};

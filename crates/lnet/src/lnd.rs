@@ -5,16 +5,17 @@
 //! `Outbound::complete` exactly once for every message it was given.
 
 use crate::error::LnetError;
-use crate::message::Message;
+use crate::message::{Header, Message};
 use crate::node::{Interface, LnetNode};
 use crate::router::Held;
 use crate::status::bump;
 use nacre_base::{Errno, Nid, Time};
+use std::fmt;
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use tokio::sync::oneshot;
 
 /// A driver bound to one interface.
@@ -79,19 +80,88 @@ pub(crate) struct Sending {
 /// What a driver is told when a message that arrived has been taken: when it is with whom it is for or, on a router, when it
 /// has a buffer. Dropping it tells.
 #[derive(Default)]
-pub(crate) struct Receipt(Option<Box<dyn FnOnce() + Send>>);
+pub struct Receipt(Told);
+
+#[derive(Default)]
+enum Told {
+    /// Nobody.
+    #[default]
+    Nobody,
+    /// Whom each message that came by a connection is counted by; true if the sender wants to know soon.
+    Counter(Arc<dyn Counter>, bool),
+    Call(Box<dyn FnOnce() + Send>),
+}
+
+/// Counts the messages that were taken.
+pub(crate) trait Counter: Send + Sync {
+    /// One more; the sender wants to know soon, or it does not matter.
+    fn handle_taken(&self, soon: bool);
+}
 
 impl Receipt {
     /// Calls `told` when the message has been taken.
     pub(crate) fn new(told: impl FnOnce() + Send + 'static) -> Receipt {
-        Receipt(Some(Box::new(told)))
+        Receipt(Told::Call(Box::new(told)))
+    }
+
+    /// Has the message counted when it has been taken.
+    pub(crate) fn counted(counter: Arc<dyn Counter>, soon: bool) -> Receipt {
+        Receipt(Told::Counter(counter, soon))
+    }
+}
+
+impl fmt::Debug for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if matches!(self.0, Told::Nobody) { "Receipt(nobody)" } else { "Receipt" })
     }
 }
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        if let Some(told) = self.0.take() {
-            told();
+        match std::mem::take(&mut self.0) {
+            Told::Nobody => {}
+            Told::Counter(counter, soon) => counter.handle_taken(soon),
+            Told::Call(told) => told(),
+        }
+    }
+}
+
+/// A message that was sent, and that its next hop has yet to take: a credit of that peer and, on a router, the buffer and
+/// the credit that the message holds. Dropping it says that the connection was lost before.
+pub(crate) struct Untaken {
+    /// Weak, because it may be kept by a connection that is idle for ever, and the node keeps that.
+    node: Weak<LnetNode>,
+    interface: Weak<Interface>,
+    peer: Nid,
+    /// Not of a message that the driver sends of its own accord.
+    holds_credit: bool,
+    /// Of a router, with the header of the message, so that its sender can be told.
+    held: Option<Box<(Held, Header)>>,
+    taken: bool,
+}
+
+impl Untaken {
+    /// The next hop has taken it.
+    pub(crate) fn taken(mut self) {
+        self.taken = true;
+    }
+}
+
+impl Drop for Untaken {
+    fn drop(&mut self) {
+        if self.holds_credit
+            && let Some(interface) = self.interface.upgrade()
+        {
+            interface.handle_taken(self.peer, self.taken);
+        }
+        if let Some(held) = self.held.take()
+            && let Some(node) = self.node.upgrade()
+        {
+            let (held, header) = *held;
+            node.handle_passed_on(held);
+            if !self.taken {
+                node.answer_unreachable(&header, Errno::EHOSTUNREACH);
+            }
         }
     }
 }
@@ -153,6 +223,29 @@ impl Outbound {
     pub(crate) fn take_message(&mut self) -> Message {
         let Message { header, payload, damaged, is_answer } = &mut self.message;
         Message { header: *header, payload: std::mem::take(payload), damaged: *damaged, is_answer: *is_answer }
+    }
+
+    /// The driver has sent the message. Its sender is told; what is returned holds the rest until the next hop has taken it.
+    pub(crate) fn sent(mut self) -> Untaken {
+        assert!(!self.completed, "a message is sent once");
+        self.completed = true;
+        self.node.counters.msgs_alloc.fetch_sub(1, Ordering::Relaxed);
+        self.node.count_sent(Ok(()), self.payload_len);
+        if self.is_by_gateway() && self.retries > 0 {
+            bump(&self.node.counters.successful_resends);
+        }
+        let (node, interface, peer) = (self.node.clone(), self.interface.clone(), self.next_hop);
+        let held = self.held.take().map(|held| Box::new((held, self.message.header)));
+        let waiter = std::mem::replace(&mut self.waiter, Waiter::Nobody);
+        interface.handle_sent(&self, node.rt.now());
+        waiter.tell(&node, Ok(()));
+        let (node, interface) = (Arc::downgrade(&node), Arc::downgrade(&interface));
+        Untaken { node, interface, peer, holds_credit: self.holds_credits, held, taken: false }
+    }
+
+    /// Whether its next hop should say soon what it has taken: a buffer of a router is kept for it, or credits are few.
+    pub(crate) fn wants_to_know(&self) -> bool {
+        self.held.is_some() || self.interface.is_low(self.next_hop)
     }
 
     /// The driver is done with the message, or could not carry it.

@@ -16,7 +16,7 @@ use crate::status::{Failures, InterfaceStatus, Latency, PeerStatus, Traffic, bum
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Faults, FxHashMap, Nid, Payload, Time};
 use nacre_rt::Rt;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -58,6 +58,8 @@ pub struct IncomingPut {
     pub purpose: Purpose,
     /// Its bytes.
     pub payload: Payload,
+    /// Keeps the sender's credit. Who cannot take the message yet keeps it with the message.
+    pub receipt: Receipt,
 }
 
 /// A node as the network knows it: its interfaces, portals and what it has exposed.
@@ -161,7 +163,8 @@ impl LnetNode {
 
     pub(crate) fn add_interface(&self, nid: Nid, lnd: Arc<dyn Lnd>) {
         let o = &self.options;
-        let credits = Credits::new(o.credits, o.peer_credits, o.peer_queue_max, o.peer_queue_bytes_max);
+        let credits = Credits::new(o.credits, o.peer_credits, o.peer_queue_max, o.peer_queue_bytes_max)
+            .with_growth(o.peer_credits_max);
         self.interfaces.write().push(Arc::new(Interface::new(nid, lnd, credits, o.peers_max)));
     }
 
@@ -311,7 +314,7 @@ impl LnetNode {
             Kind::Put if (header.portal, header.match_bits) == (Portal::RESERVED, PUSH_MATCH_BITS) => {
                 header.source == peer && self.handle_pushed(peer, &payload)
             }
-            Kind::Put => self.handle_put(&header, payload),
+            Kind::Put => self.handle_put(&header, payload, receipt),
             Kind::Get => self.handle_get(&header),
             Kind::Reply => self.handle_reply(&interface, &header, payload),
         };
@@ -323,7 +326,7 @@ impl LnetNode {
         }
     }
 
-    fn handle_put(&self, header: &Header, payload: Payload) -> bool {
+    fn handle_put(&self, header: &Header, payload: Payload, receipt: Receipt) -> bool {
         let Header { source: from, portal, match_bits, purpose, .. } = *header;
         if portal == Portal::BULK {
             return self.exposed.write(from, match_bits, header.offset, header.length, payload);
@@ -331,7 +334,7 @@ impl LnetNode {
         // The handler may attach portals itself, so the table is not kept locked.
         let handler = self.portals.read().iter().find(|(p, _)| *p == portal).map(|(_, h)| h.clone());
         let Some(handler) = handler else { return false };
-        handler.handle_put(IncomingPut { from, portal, match_bits, purpose, payload });
+        handler.handle_put(IncomingPut { from, portal, match_bits, purpose, payload, receipt });
         true
     }
 
@@ -490,18 +493,39 @@ impl Interface {
     pub(crate) fn handle_done(&self, done: &Outbound, result: Result<(), LnetError>, now: Time) {
         let mut s = self.state.lock();
         s.count_done(done, result, now, self.peers_max);
-        if done.is_by_gateway()
-            && let Some(bytes) = s.gateway_bytes.get_mut(&done.next_hop)
-        {
-            *bytes -= done.payload_len as u64;
-            if *bytes == 0 {
-                s.gateway_bytes.remove(&done.next_hop);
-            }
-        }
         if done.holds_credits {
             let released = s.credits.handle_done(done.next_hop);
             s.ready.extend(released.into_iter().flatten());
         }
+        self.pump(s);
+    }
+
+    /// A message was sent, and keeps the credit of its peer: see [`Interface::handle_taken`].
+    pub(crate) fn handle_sent(&self, sent: &Outbound, now: Time) {
+        let mut s = self.state.lock();
+        s.count_done(sent, Ok(()), now, self.peers_max);
+        if sent.holds_credits {
+            let released = s.credits.handle_sent();
+            s.ready.extend(released);
+        }
+        self.pump(s);
+    }
+
+    /// A peer has taken a message that was sent, or its connection was lost before it did.
+    pub(crate) fn handle_taken(&self, peer: Nid, is_taken: bool) {
+        let mut s = self.state.lock();
+        let released = s.credits.handle_taken(peer, is_taken);
+        s.ready.extend(released.into_iter().flatten());
+        self.pump(s);
+    }
+
+    /// Whether a peer has less than half of its credits.
+    pub(crate) fn is_low(&self, peer: Nid) -> bool {
+        self.state.lock().credits.is_low(peer)
+    }
+
+    /// Gives the messages that are ready to the driver, unless somebody does already.
+    fn pump<'a>(&'a self, mut s: MutexGuard<'a, InterfaceState>) {
         if s.pumping || s.ready.is_empty() {
             return;
         }
@@ -598,6 +622,14 @@ impl InterfaceState {
             self.failures.count(failure);
         }
         count(&mut self.traffic);
+        if done.is_by_gateway()
+            && let Some(bytes) = self.gateway_bytes.get_mut(&done.next_hop)
+        {
+            *bytes -= done.payload_len as u64;
+            if *bytes == 0 {
+                self.gateway_bytes.remove(&done.next_hop);
+            }
+        }
         let peer = self.peer(done.next_hop, peers_max);
         count(&mut peer.traffic);
         match result {

@@ -8,9 +8,11 @@ pub struct LnetOptions {
     /// Messages that the driver of one interface may have in hand. Default 4096: Lustre's 256 would let a few peers
     /// that lost power hold up everyone, as each keeps its peer credits until its connection times out.
     pub credits: u32,
-    /// Messages that the driver may have in hand for one peer. Default 32: what one gathering write takes. Lustre's
-    /// default is 8, which it gives back only after the peer's acknowledgement; here, when the socket took the bytes.
+    /// Messages that one peer may have been sent and not have taken, at first. Default 32: what one gathering write takes.
     pub peer_credits: u32,
+    /// As many credits a peer gets at most, one more each time that it takes a message while another waits: on a long path
+    /// more messages are under way. Default 256, as many as a router lets wait; `peer_credits` for a fixed number.
+    pub peer_credits_max: u32,
     /// Messages that may wait for a credit of one peer; more are refused with `QueueFull`.
     pub peer_queue_max: usize,
     /// Bytes of these messages; with more, further ones are refused, too. Replies may be large, and a peer that takes none
@@ -63,6 +65,7 @@ impl Default for LnetOptions {
         LnetOptions {
             credits: 4096,
             peer_credits: 32,
+            peer_credits_max: 256,
             peer_queue_max: 65_536,
             peer_queue_bytes_max: 512 << 20,
             peers_max: 131_072,

@@ -4,6 +4,11 @@
 //! Messages close after one another are left to the writer task, which gathers all that have come together meanwhile
 //! into one system call.
 //!
+//! **Credits.** A message keeps its peer's credit after it was written, until the peer says that it has taken it. Each header
+//! carries how many messages of the connection its sender has taken. Nothing else says so, unless a message asks for it:
+//! then a header without a message goes out, if no other does. Messages ask only when credits are few, or while they keep a
+//! router's buffer, so that an idle connection stays silent.
+//!
 //! **Reading.** Control connections read up to 64 KiB at once into a buffer that belongs to the thread, not to the
 //! connection, so that idle connections cost no buffer; small payloads are copied out of it, because a slice would keep
 //! the whole buffer alive for as long as a request waits. Payloads from 4 KiB go into page-aligned buffers of their
@@ -12,8 +17,8 @@
 use super::{BULK_MIN, Shared};
 use crate::error::LnetError;
 use crate::frame::{self, ConnectionType, FrameError, FrameHeader, HEADER_LEN};
-use crate::lnd::{Outbound, Receipt};
-use crate::message::{Message, flip_bit};
+use crate::lnd::{Counter, Outbound, Receipt, Untaken};
+use crate::message::{Header, Kind, Message, Portal, flip_bit};
 use crate::node::LnetNode;
 use crate::status::bump;
 use bytes::Bytes;
@@ -25,7 +30,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -41,7 +46,13 @@ pub(super) struct Connection {
     pub(super) dialed: bool,
     /// How often bytes have arrived, the HELLO included: what a probe of the peer looks at.
     heard: AtomicU64,
+    /// Messages of the peer's that were taken.
+    taken: AtomicU32,
+    /// The peer has asked to hear soon what was taken, and more was since it was told last.
+    owes_taken: AtomicBool,
     shared: Weak<Shared>,
+    /// This node's.
+    nid: Nid,
     socket: OwnedWriteHalf,
     outgoing: Mutex<Outgoing>,
     /// Rung when there is something for the writer task.
@@ -57,12 +68,18 @@ struct Outgoing {
     /// When the last message was sent; decides who writes the next.
     last: Time,
     closed: bool,
+    /// Messages that were accepted, modulo 2^32.
+    accepted: u32,
+    /// Messages that were written and that the peer has not taken.
+    untaken: VecDeque<Untaken>,
+    /// Messages that the peer has taken, as it told before this node noted that they were written.
+    taken_early: u32,
 }
 
-/// A message ready to be written, and how much of it was.
+/// A header ready to be written, its message if there is one, and how much of both was.
 struct Frame {
     header: [u8; HEADER_LEN],
-    out: Outbound,
+    out: Option<Outbound>,
     written: usize,
 }
 
@@ -83,8 +100,10 @@ const QUIET: Duration = Duration::from_micros(10);
 const GATHER_MAX: usize = 128;
 /// What a control connection reads at once.
 const READ_AHEAD: usize = 64 << 10;
-/// Small messages of a connection that wait for their buffers before reading stops: 128 KiB at most.
-const PARKED_MAX: usize = 32;
+/// Small messages of a connection that wait for their buffers before reading stops: as many as a peer has credits, so that
+/// only one that sends more is not read. What it says of messages that it has taken would not be read either, and two such
+/// peers of a router, with messages for each other, would wait for ever.
+const PARKED_MAX: usize = 256;
 /// What may be left of a read: a header and a small payload, less a byte. More is left only until a message to be passed on
 /// has its buffer.
 const LEFTOVER_MAX: usize = HEADER_LEN + BULK_MIN;
@@ -103,7 +122,10 @@ impl Connection {
             connection_type,
             dialed,
             heard: AtomicU64::new(1),
+            taken: AtomicU32::new(0),
+            owes_taken: AtomicBool::new(false),
             shared: Arc::downgrade(shared),
+            nid: shared.nid,
             socket,
             outgoing: Mutex::default(),
             work: Notify::new(),
@@ -136,12 +158,13 @@ impl Connection {
     pub(super) fn send(&self, out: Outbound, want_bulk: bool) {
         let Some(shared) = self.shared.upgrade() else { return out.complete(Err(LnetError::Shutdown)) };
         let (now, small) = (out.started, out.payload_len < BULK_MIN);
-        let frame = Frame::new(out, &shared, want_bulk);
+        let frame = Frame::new(out, &shared, want_bulk, self.tell_taken());
         let mut o = self.outgoing.lock();
         if o.closed {
             drop(o);
-            return frame.out.complete(Err(LnetError::PeerDown(self.peer)));
+            return frame.fail(self.peer);
         }
+        o.accepted = o.accepted.wrapping_add(1);
         let quiet = now - o.last >= QUIET;
         o.last = now;
         if small && quiet && !o.writing && o.queue.is_empty() {
@@ -169,26 +192,87 @@ impl Connection {
             o.queue.extend(rest.take());
             o.queue.rotate_right(1);
         }
-        let wake = !o.queue.is_empty();
+        // The writer may have been woken to say what was taken, and have found this write under way.
+        let wake = !o.queue.is_empty() || self.owes_taken.load(Ordering::Acquire);
         drop(o);
         if wake {
             self.work.notify_one();
         }
-        if let Some(frame) = rest {
-            frame.out.complete(if done { Ok(()) } else { Err(LnetError::PeerDown(self.peer)) });
+        match rest {
+            Some(frame) if done => self.handle_written(frame),
+            Some(frame) => frame.fail(self.peer),
+            None => {}
         }
     }
 
-    /// Ends the connection. Messages that were not written are completed with an error.
+    /// A frame is through: its message is its peer's to take.
+    fn handle_written(&self, frame: Frame) {
+        let Some(out) = frame.out else { return };
+        let mut untaken = Some(out.sent());
+        let mut o = self.outgoing.lock();
+        let is_taken = o.taken_early > 0;
+        if is_taken {
+            o.taken_early -= 1;
+        } else if !o.closed {
+            o.untaken.extend(untaken.take());
+        }
+        drop(o);
+        if is_taken {
+            untaken.into_iter().for_each(Untaken::taken);
+        }
+    }
+
+    /// The peer has taken `count` messages more, which it must have been sent.
+    fn handle_taken(&self, mut count: u32) {
+        while count > 0 {
+            let mut o = self.outgoing.lock();
+            let Some(untaken) = o.untaken.pop_front() else {
+                o.taken_early += count;
+                return;
+            };
+            drop(o);
+            untaken.taken();
+            count -= 1;
+        }
+    }
+
+    /// How many messages were taken, to be told now.
+    fn tell_taken(&self) -> u32 {
+        // In this order: what is taken between the two is told now, and perhaps once more.
+        self.owes_taken.swap(false, Ordering::AcqRel);
+        self.taken.load(Ordering::Acquire)
+    }
+
+    /// A header that says what was taken, if it is owed.
+    fn owed_frame(&self) -> Option<Frame> {
+        if !self.owes_taken.load(Ordering::Acquire) {
+            return None;
+        }
+        let nothing = Message::put(self.peer, Portal::RESERVED, 0, Payload::new()).header;
+        let header = frame::encode(&FrameHeader {
+            header: Header { kind: Kind::Ack, source: self.nid, ..nothing },
+            payload_len: 0,
+            payload_checksum: None,
+            want_bulk: false,
+            want_taken: false,
+            taken: self.tell_taken(),
+            no_message: true,
+        });
+        Some(Frame { header, out: None, written: 0 })
+    }
+
+    /// Ends the connection. Messages that were not written are completed with an error, and the credits of those that were
+    /// not taken come back.
     pub(super) fn close(&self) {
-        let queue = {
+        let (queue, untaken) = {
             let mut o = self.outgoing.lock();
             o.closed = true;
-            std::mem::take(&mut o.queue)
+            (std::mem::take(&mut o.queue), std::mem::take(&mut o.untaken))
         };
         let _ = socket2::SockRef::from(self.socket.as_ref()).shutdown(std::net::Shutdown::Both);
         self.tasks.lock().drain(..).for_each(|t| t.abort());
-        queue.into_iter().for_each(|f| f.out.complete(Err(LnetError::PeerDown(self.peer))));
+        drop(untaken);
+        queue.into_iter().for_each(|frame| frame.fail(self.peer));
     }
 
     /// Waits for frames and takes them, with the right to write.
@@ -196,13 +280,34 @@ impl Connection {
         loop {
             {
                 let mut o = self.outgoing.lock();
-                if !o.queue.is_empty() && !o.writing {
-                    o.writing = true;
-                    std::mem::swap(&mut o.queue, batch);
-                    return;
+                if !o.writing {
+                    // A message that waits says it as well, or one that comes next.
+                    if o.queue.is_empty() {
+                        o.queue.extend(self.owed_frame());
+                    }
+                    if !o.queue.is_empty() {
+                        o.writing = true;
+                        std::mem::swap(&mut o.queue, batch);
+                        return;
+                    }
                 }
             }
             self.work.notified().await;
+        }
+    }
+
+    /// Notes that `written` more bytes went out, and which frames are through.
+    fn advance(&self, batch: &mut VecDeque<Frame>, mut written: usize) {
+        while let Some(frame) = batch.front_mut() {
+            let n = written.min(frame.len() - frame.written);
+            frame.written += n;
+            written -= n;
+            if frame.written < frame.len() {
+                return;
+            }
+            if let Some(frame) = batch.pop_front() {
+                self.handle_written(frame);
+            }
         }
     }
 
@@ -215,28 +320,54 @@ impl Connection {
     }
 }
 
+impl Counter for Connection {
+    fn handle_taken(&self, soon: bool) {
+        self.taken.fetch_add(1, Ordering::AcqRel);
+        if soon {
+            self.owes_taken.store(true, Ordering::Release);
+            self.work.notify_one();
+        }
+    }
+}
+
 impl Frame {
-    fn new(mut out: Outbound, shared: &Shared, want_bulk: bool) -> Frame {
+    fn new(mut out: Outbound, shared: &Shared, want_bulk: bool, taken: u32) -> Frame {
         let m = &out.message;
         let checked = if m.is_bulk() { shared.checksums.bulk } else { shared.checksums.messages };
         let payload_checksum = (checked && !m.payload.is_empty()).then(|| payload_checksum(&m.payload));
         let payload_len = m.payload.len();
-        let mut header = frame::encode(&FrameHeader { header: m.header, payload_len, payload_checksum, want_bulk });
+        let mut header = frame::encode(&FrameHeader {
+            header: m.header,
+            payload_len,
+            payload_checksum,
+            want_bulk,
+            want_taken: out.wants_to_know(),
+            taken,
+            no_message: false,
+        });
         if out.message.damaged && payload_len > 0 {
             out.message.payload = flip_bit(&out.message.payload);
         } else if out.message.damaged {
             header[HEADER_LEN / 2] ^= 1;
         }
-        Frame { header, out, written: 0 }
+        Frame { header, out: Some(out), written: 0 }
+    }
+
+    /// It was not written.
+    fn fail(self, peer: Nid) {
+        if let Some(out) = self.out {
+            out.complete(Err(LnetError::PeerDown(peer)));
+        }
     }
 
     fn len(&self) -> usize {
-        HEADER_LEN + self.out.message.payload.len()
+        HEADER_LEN + self.out.as_ref().map_or(0, |out| out.message.payload.len())
     }
 
     /// What is still to be written.
     fn remaining(&self) -> impl Iterator<Item = &[u8]> {
-        let pieces = self.out.message.payload.pieces().iter().map(|b| &b[..]);
+        let payload = self.out.as_ref().map(|out| out.message.payload.pieces());
+        let pieces = payload.unwrap_or_default().iter().map(|b| &b[..]);
         let mut skip = self.written;
         std::iter::once(&self.header[..]).chain(pieces).filter_map(move |piece| {
             let skipped = skip.min(piece.len());
@@ -269,7 +400,7 @@ async fn write_frames(connection: &Connection) -> Result<std::convert::Infallibl
         connection.next_batch(&mut batch).await;
         while connection.continue_batch(&mut batch) {
             match write_some(&connection.socket, &batch) {
-                Ok(written) => advance(&mut batch, written),
+                Ok(written) => connection.advance(&mut batch, written),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => connection.socket.writable().await?,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -289,21 +420,6 @@ fn write_some(socket: &OwnedWriteHalf, batch: &VecDeque<Frame>) -> io::Result<us
     socket.try_write_vectored(&slices[..count])
 }
 
-/// Notes that `written` more bytes went out, and completes the frames that are through.
-fn advance(batch: &mut VecDeque<Frame>, mut written: usize) {
-    while let Some(frame) = batch.front_mut() {
-        let n = written.min(frame.len() - frame.written);
-        frame.written += n;
-        written -= n;
-        if frame.written < frame.len() {
-            return;
-        }
-        if let Some(frame) = batch.pop_front() {
-            frame.out.complete(Ok(()));
-        }
-    }
-}
-
 /// Closes the connection when its reader ends for whatever reason, be it that the node was killed: the peer must see
 /// the end even if somebody still holds the node.
 struct CloseOnDrop(Arc<Connection>);
@@ -321,6 +437,7 @@ async fn run_reader(connection: Arc<Connection>, shared: Arc<Shared>, half: Owne
         connection: connection.clone(),
         leftover: Vec::new(),
         parked: VecDeque::new(),
+        told_taken: 0,
         shared: shared.clone(),
     };
     let Err(e) = reader.run().await;
@@ -344,6 +461,8 @@ struct Reader {
     /// Messages to be passed on that wait for their buffers. More is read meanwhile, for messages of other purposes would
     /// otherwise wait behind them.
     parked: VecDeque<oneshot::Receiver<()>>,
+    /// Messages that the peer has said that it has taken, modulo 2^32.
+    told_taken: u32,
     shared: Arc<Shared>,
 }
 
@@ -450,6 +569,10 @@ impl Reader {
         if frame.payload_checksum.is_some_and(|sum| sum != frame::crc32c(&[&payload])) {
             return Err(FrameError::PayloadChecksum);
         }
+        self.handle_told(frame.taken)?;
+        if frame.no_message {
+            return Ok(None);
+        }
         let header = frame.header;
         let (nid, peer) = (self.shared.nid, self.connection.peer);
         let Some(node) = self.node() else { return Ok(None) };
@@ -462,11 +585,14 @@ impl Reader {
         }
         let message = Message { header, payload: payload.into(), damaged: false, is_answer: false };
         if node.is_local(header.destination) {
-            node.handle_message(nid, peer, message, Receipt::default());
+            let receipt = Receipt::counted(self.connection.clone(), frame.want_taken);
+            node.handle_message(nid, peer, message, receipt);
             return Ok(None);
         }
         let (taken, mut room) = oneshot::channel();
+        let (connection, soon) = (self.connection.clone(), frame.want_taken);
         let tell = move || {
+            Counter::handle_taken(&*connection, soon);
             let _ = taken.send(());
         };
         node.handle_message(nid, peer, message, Receipt::new(tell));
@@ -479,6 +605,21 @@ impl Reader {
         self.parked.push_back(room);
         self.parked.retain_mut(waits);
         Ok(if self.parked.len() < PARKED_MAX { None } else { self.parked.pop_front() })
+    }
+
+    /// The peer says how many messages it has taken. Frames that were made at once may come in another order.
+    fn handle_told(&mut self, taken: u32) -> Result<(), FrameError> {
+        let more = taken.wrapping_sub(self.told_taken);
+        if more == 0 || more > u32::MAX / 2 {
+            return Ok(());
+        }
+        let accepted = self.connection.outgoing.lock().accepted;
+        if more > accepted.wrapping_sub(self.told_taken) {
+            return Err(FrameError::Taken(taken, accepted));
+        }
+        self.told_taken = taken;
+        Connection::handle_taken(&self.connection, more);
+        Ok(())
     }
 
     fn node(&self) -> Option<Arc<LnetNode>> {
