@@ -173,8 +173,8 @@ impl Nid {
         u32::try_from(u128::from_be_bytes(self.address)).expect("a number has four bytes")
     }
 
-    /// The host that bounds "for each host" count by: the NID without its port, and of an IPv6 address the first 64 bits,
-    /// because whoever has a host there has all addresses of such a network.
+    /// What limits for one host count by: the NID without its port, and of an IPv6 address only the first 64 bits, because
+    /// whoever has a host in such a network can use all of its addresses.
     pub fn host(self) -> Nid {
         let mut host = self.with_port(0);
         if self.network.has_ip() && self.ip().is_ipv6() {
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_of_a_nid_is_what_one_person_can_have_many_nids_of() {
+    fn ports_and_addresses_of_one_ipv6_network_are_one_host() {
         for (text, host) in [
             ("10.0.0.1:7001@tcp1", "10.0.0.1@tcp1"),
             ("[2001:db8::1:2:3]:7001@tcp", "2001:db8::@tcp"),

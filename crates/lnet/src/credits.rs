@@ -16,7 +16,7 @@ pub(crate) struct Credits<T> {
     interface: Gate<(Nid, T)>,
     peers: FxHashMap<Nid, Gate<T>>,
     peer_credits: u32,
-    /// A peer that takes messages while others wait for it gets more credits, up to so many.
+    /// The most credits that a peer can get. It gets more while it takes messages and others wait for it.
     peer_credits_max: u32,
     /// Messages that were sent, hold a credit of their peer, and none of the interface.
     untaken: u64,
@@ -89,9 +89,10 @@ impl<T> Credits<T> {
         [first, second].map(|next| next.and_then(|m| self.interface.take(0, (peer, m))).map(|(_, m)| m))
     }
 
-    /// Whether a peer has less than half of its credits: it should say soon what it has taken.
+    /// Whether less than half of a peer's credits is free, so that the peer should say soon what it has taken. The message
+    /// that takes a peer's last credit always finds it so: otherwise nobody would ask, and the next would wait for ever.
     pub(crate) fn is_low(&self, peer: Nid) -> bool {
-        self.peers.get(&peer).is_some_and(|gate| gate.available < i64::from(gate.max / 2))
+        self.peers.get(&peer).is_some_and(|gate| gate.available * 2 < i64::from(gate.max))
     }
 
     /// The driver is done with a message to `peer`: its credits come back, and up to two messages may go now, the
@@ -305,6 +306,20 @@ mod tests {
         }
         assert_eq!(rounds, [2, 4, 8, 6]);
         assert_eq!(c.peer(A), GateStatus { max: 8, available: 8, low_water: -18, queued: 0 });
+    }
+
+    /// A peer with one credit was never asked, and kept it until it had something to send itself.
+    #[test]
+    fn at_most_half_of_the_credits_is_used_before_the_peer_is_asked() {
+        for max in 1..=9 {
+            let mut c = Credits::new(100, max, 100, 1000);
+            let is_asked = |message| {
+                c.handle_send(A, 1, message);
+                c.is_low(A)
+            };
+            let unasked = (1..=max).map(is_asked).filter(|is_asked| !is_asked).count() as u32;
+            assert_eq!(unasked, max / 2, "of {max}");
+        }
     }
 
     #[test]

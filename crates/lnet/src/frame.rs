@@ -27,7 +27,8 @@
 //! the network is set if the address is IPv6. Fields called zero are sent as zero and ignored when read, so that they can
 //! get a meaning.
 //!
-//! A header with flag 8 carries only the number of messages taken; all else in it but the NIDs means nothing.
+//! A header with flag 8 carries only the number of messages taken. Its NIDs are those of the connection's ends; its other
+//! fields mean nothing.
 //!
 //! A HELLO opens a connection, once in each direction: magic `NLH1` (4), version (2), connection type as the dialer
 //! sees it (1), number of source NIDs (1), incarnation (8), destination NID (24), source NIDs (24 each), CRC32C of

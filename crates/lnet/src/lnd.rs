@@ -2,7 +2,8 @@
 //! [`crate::sim`]. It knows nothing of credits, portals or memory descriptors.
 //!
 //! Upwards, a driver calls `LnetNode::handle_message` for what arrives, `LnetNode::handle_peer_down` when it lost a peer, and
-//! `Outbound::complete` exactly once for every message it was given.
+//! exactly once for every message it was given either `Outbound::complete` or, if it hears later that the peer has taken the
+//! message, `Outbound::sent`.
 
 use crate::error::LnetError;
 use crate::message::{Header, Message};
@@ -70,6 +71,8 @@ pub(crate) struct Sending {
     waiter: Waiter,
     /// Set when the credit engine lets it go to the driver.
     pub(crate) holds_credits: bool,
+    /// Of the next hop's, less than half was free then.
+    pub(crate) credits_are_low: bool,
     /// What it holds of a router that passes it on.
     pub(crate) held: Option<Held>,
     /// How often it was given to another gateway because its own was lost.
@@ -84,18 +87,19 @@ pub struct Receipt(Told);
 
 #[derive(Default)]
 enum Told {
-    /// Nobody.
+    /// The driver does not ask.
     #[default]
     Nobody,
-    /// Whom each message that came by a connection is counted by; true if the sender wants to know soon.
+    /// The connection that the message came by; true if its sender wants to know soon.
     Counter(Arc<dyn Counter>, bool),
+    /// A driver that has more to do.
     Call(Box<dyn FnOnce() + Send>),
 }
 
 /// Counts the messages that were taken.
 pub(crate) trait Counter: Send + Sync {
-    /// One more; the sender wants to know soon, or it does not matter.
-    fn handle_taken(&self, soon: bool);
+    /// Counts one more. If `soon`, the sender waits to hear of it.
+    fn count_taken(&self, soon: bool);
 }
 
 impl Receipt {
@@ -120,7 +124,7 @@ impl Drop for Receipt {
     fn drop(&mut self) {
         match std::mem::take(&mut self.0) {
             Told::Nobody => {}
-            Told::Counter(counter, soon) => counter.handle_taken(soon),
+            Told::Counter(counter, soon) => counter.count_taken(soon),
             Told::Call(told) => told(),
         }
     }
@@ -201,6 +205,7 @@ impl Outbound {
             payload_len,
             waiter,
             holds_credits,
+            credits_are_low: false,
             held,
             retries,
             completed,
@@ -228,12 +233,7 @@ impl Outbound {
     /// The driver has sent the message. Its sender is told; what is returned holds the rest until the next hop has taken it.
     pub(crate) fn sent(mut self) -> Untaken {
         assert!(!self.completed, "a message is sent once");
-        self.completed = true;
-        self.node.counters.msgs_alloc.fetch_sub(1, Ordering::Relaxed);
-        self.node.count_sent(Ok(()), self.payload_len);
-        if self.is_by_gateway() && self.retries > 0 {
-            bump(&self.node.counters.successful_resends);
-        }
+        self.note_done(Ok(()));
         let (node, interface, peer) = (self.node.clone(), self.interface.clone(), self.next_hop);
         let held = self.held.take().map(|held| Box::new((held, self.message.header)));
         let waiter = std::mem::replace(&mut self.waiter, Waiter::Nobody);
@@ -243,9 +243,20 @@ impl Outbound {
         Untaken { node, interface, peer, holds_credit: self.holds_credits, held, taken: false }
     }
 
-    /// Whether its next hop should say soon what it has taken: a buffer of a router is kept for it, or credits are few.
+    /// Whether the next hop should say soon that it has taken the message: until then the message keeps a buffer of this
+    /// router, or one of the last credits.
     pub(crate) fn wants_to_know(&self) -> bool {
-        self.held.is_some() || self.interface.is_low(self.next_hop)
+        self.held.is_some() || self.credits_are_low
+    }
+
+    /// Counts the message as sent or failed.
+    fn note_done(&mut self, result: Result<(), LnetError>) {
+        self.completed = true;
+        self.node.counters.msgs_alloc.fetch_sub(1, Ordering::Relaxed);
+        self.node.count_sent(result, self.payload_len);
+        if result.is_ok() && self.retries > 0 {
+            bump(&self.node.counters.successful_resends);
+        }
     }
 
     /// The driver is done with the message, or could not carry it.
@@ -254,11 +265,10 @@ impl Outbound {
     }
 
     fn finish(&mut self, result: Result<(), LnetError>) {
-        if std::mem::replace(&mut self.completed, true) {
+        if self.completed {
             return;
         }
-        self.node.counters.msgs_alloc.fetch_sub(1, Ordering::Relaxed);
-        self.node.count_sent(result, self.payload_len);
+        self.note_done(result);
         let (waiter, held) = (std::mem::replace(&mut self.waiter, Waiter::Nobody), self.held.take());
         let again = self.try_elsewhere(result);
         // These may send other messages, so what this one held comes back first.
@@ -284,9 +294,6 @@ impl Outbound {
     fn try_elsewhere(&mut self, result: Result<(), LnetError>) -> Option<(Outbound, Arc<Interface>)> {
         let (node, destination) = (self.node.clone(), self.message.header.destination);
         let is_distant = self.is_by_gateway();
-        if is_distant && result.is_ok() && self.retries > 0 {
-            bump(&node.counters.successful_resends);
-        }
         let is_whole = self.message.payload.len() == self.payload_len;
         if !is_distant || !is_whole || !matches!(result, Err(LnetError::PeerDown(_))) {
             return None;

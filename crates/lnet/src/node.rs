@@ -58,7 +58,7 @@ pub struct IncomingPut {
     pub purpose: Purpose,
     /// Its bytes.
     pub payload: Payload,
-    /// Keeps the sender's credit. Who cannot take the message yet keeps it with the message.
+    /// Keeps the credit that the sender has used. A handler that cannot take the message yet keeps it as well.
     pub receipt: Receipt,
 }
 
@@ -445,13 +445,14 @@ impl Outbound {
             if self.is_by_gateway() {
                 *s.gateway_bytes.entry(peer).or_default() += bytes as u64;
             }
-            s.credits.handle_send(peer, bytes, self)
+            let mut admission = s.credits.handle_send(peer, bytes, self);
+            if let Admission::Go(out) = &mut admission {
+                interface.note_credits(&s, out);
+            }
+            admission
         };
         match admission {
-            Admission::Go(mut out) => {
-                out.holds_credits = true;
-                interface.lnd.send(out);
-            }
+            Admission::Go(out) => interface.lnd.send(out),
             Admission::Queued => {}
             Admission::Full(out) => out.complete(Err(LnetError::QueueFull(peer))),
         }
@@ -519,9 +520,11 @@ impl Interface {
         self.pump(s);
     }
 
-    /// Whether a peer has less than half of its credits.
-    pub(crate) fn is_low(&self, peer: Nid) -> bool {
-        self.state.lock().credits.is_low(peer)
+    /// The credit engine lets a message go.
+    fn note_credits(&self, s: &InterfaceState, out: &mut Outbound) {
+        out.holds_credits = true;
+        // Within the node they are as good as endless.
+        out.credits_are_low = self.nid != Nid::LO && s.credits.is_low(out.next_hop);
     }
 
     /// Gives the messages that are ready to the driver, unless somebody does already.
@@ -531,7 +534,7 @@ impl Interface {
         }
         s.pumping = true;
         while let Some(mut next) = s.ready.pop_front() {
-            next.holds_credits = true;
+            self.note_credits(&s, &mut next);
             drop(s);
             self.lnd.send(next);
             s = self.state.lock();

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// A router reads as many small messages of a connection that wait for their buffers, and no more.
+pub(crate) const PEER_CREDITS_MAX: u32 = 256;
+
 /// Settings of a node.
 #[derive(Debug, Clone)]
 pub struct LnetOptions {
@@ -10,8 +13,8 @@ pub struct LnetOptions {
     pub credits: u32,
     /// Messages that one peer may have been sent and not have taken, at first. Default 32: what one gathering write takes.
     pub peer_credits: u32,
-    /// As many credits a peer gets at most, one more each time that it takes a message while another waits: on a long path
-    /// more messages are under way. Default 256, as many as a router lets wait; `peer_credits` for a fixed number.
+    /// The most credits that a peer can get. It gets one more each time that it takes a message while another waits, because
+    /// on a long path more messages are under way. Default [`PEER_CREDITS_MAX`]; `peer_credits` makes the number fixed.
     pub peer_credits_max: u32,
     /// Messages that may wait for a credit of one peer; more are refused with `QueueFull`.
     pub peer_queue_max: usize,
@@ -55,8 +58,8 @@ pub struct TcpOptions {
     pub reconnect_min: Duration,
     /// The longest pause between dials.
     pub reconnect_max: Duration,
-    /// Accepted connections that have not yet said HELLO; at the limit no more are accepted. A peer's address has a
-    /// quarter of them; more are closed.
+    /// Accepted connections that have not yet said HELLO; at the limit no more are accepted. A host has a quarter of
+    /// them; more are closed.
     pub half_open_max: usize,
 }
 
@@ -65,7 +68,7 @@ impl Default for LnetOptions {
         LnetOptions {
             credits: 4096,
             peer_credits: 32,
-            peer_credits_max: 256,
+            peer_credits_max: PEER_CREDITS_MAX,
             peer_queue_max: 65_536,
             peer_queue_bytes_max: 512 << 20,
             peers_max: 131_072,

@@ -82,13 +82,13 @@ impl Space {
         second.map(|reservation| self.reserved(reservation)).map_err(|_| Errno::ENOSPC)
     }
 
-    /// Takes space for a write that is sent again or replayed.
-    pub(crate) fn reserve_repeated(self: &Arc<Self>, export: u64, bytes: u64) -> Reserved {
-        let reservation = self.grants.lock().reserve_repeated(export, bytes);
+    /// Takes space for a replay.
+    pub(crate) fn reserve_replay(self: &Arc<Self>, export: u64, bytes: u64) -> Reserved {
+        let reservation = self.grants.lock().reserve_replay(export, bytes);
         self.reserved(reservation)
     }
 
-    /// Whether a write that has taken space can be answered before it is stored: it must not fail any more.
+    /// Whether a write for which space was reserved can be answered before it is stored, because it will not fail any more.
     pub(crate) fn is_certain(&self) -> bool {
         !self.is_short() && self.grants.lock().is_covered()
     }

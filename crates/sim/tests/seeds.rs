@@ -100,10 +100,11 @@ fn space_that_was_promised_before_a_restart_stays_promised() {
     }
 }
 
-/// An OST that answers from memory was restarted when nearly full. The space of replays that it had answered for, and not yet
-/// written, was promised to others, and its device stopped because answered data found no space.
+/// A write without grant was sent again after a restart of its OST, which was nearly full. Nothing was reserved for what was
+/// sent again, even if it had never been received; so the write was answered from memory, and the device stopped because there
+/// was no space for it.
 #[test]
-fn the_space_of_replays_is_promised_to_nobody() {
+fn a_write_that_is_sent_again_needs_space_like_any_other() {
     nacre_sim::crashes::run_answering(Answers::Memory, 9_807_109, 400);
 }
 

@@ -115,9 +115,9 @@ impl GrantEngine {
         Ok(Reservation { export, from_grant, from_free })
     }
 
-    /// Reserves space for a write that is sent again or replayed. Its space was promised when it was sent first, perhaps by
-    /// the target before its restart, so it is never refused; but until it is stored, nobody else may be promised that space.
-    pub fn reserve_repeated(&mut self, export: u64, bytes: u64) -> Reservation {
+    /// Reserves space for a replay. It had its space before the target's restart, so it is never refused; but until it is
+    /// stored, nobody else may be promised that space.
+    pub fn reserve_replay(&mut self, export: u64, bytes: u64) -> Reservation {
         self.pending = self.pending.saturating_add(bytes);
         Reservation { export, from_grant: 0, from_free: bytes }
     }
@@ -181,8 +181,8 @@ impl GrantEngine {
         self.available.saturating_sub(self.total_granted())
     }
 
-    /// Whether all that is promised and in progress has space, as far as is known: others may use the disk too, and
-    /// repeated writes are not refused.
+    /// Whether there is space for all that is promised and in progress. There may not be, because others may use the disk
+    /// too, and because replays are not refused.
     pub fn is_covered(&self) -> bool {
         self.total_granted() <= self.available
     }
@@ -276,16 +276,15 @@ mod tests {
         assert_eq!(e.left(), MIB - MIB / 8);
     }
 
-    /// Replays were not counted, and their space was promised to others before they were stored: an OST that answers from
-    /// memory could not write what it had answered for.
+    /// Replays were not counted until they were stored, so that their space could be promised to others.
     #[test]
     fn the_space_of_a_replay_is_promised_to_nobody() {
         let mut e = engine(16 * MIB);
         assert_eq!(e.connect(1, 4 * MIB, false), 4 * MIB);
-        let replay = e.reserve_repeated(1, 8 * MIB);
+        let replay = e.reserve_replay(1, 8 * MIB);
         assert_eq!((e.left(), e.total_granted()), (4 * MIB, 12 * MIB));
         assert_eq!(e.reserve(2, 0, 5 * MIB), Err(NoSpace));
-        let more = e.reserve_repeated(1, 8 * MIB);
+        let more = e.reserve_replay(1, 8 * MIB);
         assert!(e.left() == 0 && !e.is_covered(), "it is not refused, whatever is left");
         e.finish(replay, Written::All);
         e.finish(more, Written::Failed);

@@ -211,7 +211,7 @@ impl<A: Field, B: Field> Field for (A, B) {
     }
 }
 
-fn put_len(len: usize, out: &mut Vec<u8>) {
+pub(crate) fn put_len(len: usize, out: &mut Vec<u8>) {
     let len = u32::try_from(len).expect("a section is far below 4 GiB: bulk data never travels in a body");
     len.put(out);
 }

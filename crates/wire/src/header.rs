@@ -1,7 +1,7 @@
 //! The header of every RPC, request and reply. Fixed size, complete from the first version: fields that nothing sets
 //! yet are zero.
 
-use crate::codec::{Field, Reader, WireError};
+use crate::codec::{Field, Reader, WireError, put_len};
 use crate::opcode::Opcode;
 use bytes::Bytes;
 
@@ -198,7 +198,7 @@ impl RpcMessage {
         kind.put(&mut out);
         0u8.put(&mut out);
         header.put(&mut out);
-        (body.len() as u32).put(&mut out);
+        put_len(body.len(), &mut out);
         out.extend_from_slice(body);
         out.into()
     }

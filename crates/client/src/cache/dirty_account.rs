@@ -52,7 +52,8 @@ impl DirtyAccount {
 
     /// Grant that a connect request reports as held.
     pub(crate) fn told_at_connect(&self) -> u64 {
-        // The server may not have received the writes under way, and a request that is sent again takes nothing.
+        // The server may not have received the writes under way. Those that are sent again take their bytes from the promise
+        // then; if the server has received one before, it promises more than the client uses, until the next connect.
         self.held.saturating_add(self.writing_bytes)
     }
 
@@ -105,8 +106,8 @@ impl DirtyAccount {
 
     /// The write succeeded and its reply brought `granted`. That counts only on the connection on which the write was
     /// sent: the reply to one that was sent again may be the saved reply to the first time, whose grant ended with its
-    /// connection. Should the server have given it anew, it promises more than the client uses until the next connect,
-    /// which does no harm.
+    /// connection. If the server did give it on this connection, it promises more than the client uses, until the next
+    /// connect.
     pub(crate) fn written(&mut self, sent: Sent, granted: u64) {
         self.end(&sent);
         self.lose(sent.charge - sent.bytes);

@@ -4,10 +4,10 @@
 //! Messages close after one another are left to the writer task, which gathers all that have come together meanwhile
 //! into one system call.
 //!
-//! **Credits.** A message keeps its peer's credit after it was written, until the peer says that it has taken it. Each header
-//! carries how many messages of the connection its sender has taken. Nothing else says so, unless a message asks for it:
-//! then a header without a message goes out, if no other does. Messages ask only when credits are few, or while they keep a
-//! router's buffer, so that an idle connection stays silent.
+//! **Credits.** A message keeps its peer's credit after it was written, until the peer says that it has taken it. The peer
+//! says so in the header of the next message that it sends: each header carries the number of messages that its sender has
+//! taken. If a message asks to hear of it soon, and the peer has nothing to send, a header goes out alone. Messages ask only
+//! if credits are few, or if they keep a router's buffer, so that an idle connection stays silent.
 //!
 //! **Reading.** Control connections read up to 64 KiB at once into a buffer that belongs to the thread, not to the
 //! connection, so that idle connections cost no buffer; small payloads are copied out of it, because a slice would keep
@@ -20,12 +20,13 @@ use crate::frame::{self, ConnectionType, FrameError, FrameHeader, HEADER_LEN};
 use crate::lnd::{Counter, Outbound, Receipt, Untaken};
 use crate::message::{Header, Kind, Message, Portal, flip_bit};
 use crate::node::LnetNode;
+use crate::options::PEER_CREDITS_MAX;
 use crate::status::bump;
 use bytes::Bytes;
 use nacre_base::buf::AlignedBuf;
 use nacre_base::{Nid, Payload, Time};
 use nacre_rt::Task;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -100,10 +101,10 @@ const QUIET: Duration = Duration::from_micros(10);
 const GATHER_MAX: usize = 128;
 /// What a control connection reads at once.
 const READ_AHEAD: usize = 64 << 10;
-/// Small messages of a connection that wait for their buffers before reading stops: as many as a peer has credits, so that
-/// only one that sends more is not read. What it says of messages that it has taken would not be read either, and two such
-/// peers of a router, with messages for each other, would wait for ever.
-const PARKED_MAX: usize = 256;
+/// The most small messages of a connection that may wait for their buffers; then reading stops. It is what a peer has credits
+/// for, because a peer that is not read cannot say what it has taken either, and two such peers of a router, with messages
+/// for each other, would wait for ever.
+const PARKED_MAX: usize = PEER_CREDITS_MAX as usize;
 /// What may be left of a read: a header and a small payload, less a byte. More is left only until a message to be passed on
 /// has its buffer.
 const LEFTOVER_MAX: usize = HEADER_LEN + BULK_MIN;
@@ -222,18 +223,22 @@ impl Connection {
         }
     }
 
-    /// The peer has taken `count` messages more, which it must have been sent.
-    fn handle_taken(&self, mut count: u32) {
-        while count > 0 {
-            let mut o = self.outgoing.lock();
-            let Some(untaken) = o.untaken.pop_front() else {
-                o.taken_early += count;
-                return;
-            };
-            drop(o);
-            untaken.taken();
-            count -= 1;
+    /// The peer says that it has taken `taken` messages, and said `before` that it had taken fewer.
+    fn handle_told(&self, before: u32, taken: u32) -> Result<(), FrameError> {
+        let mut o = self.outgoing.lock();
+        let more = taken.wrapping_sub(before);
+        if more > o.accepted.wrapping_sub(before) {
+            return Err(FrameError::Taken(taken, o.accepted));
         }
+        for done in 0..more {
+            let Some(untaken) = o.untaken.pop_front() else {
+                o.taken_early += more - done;
+                break;
+            };
+            // Other messages may be sent to this peer now.
+            MutexGuard::unlocked(&mut o, || untaken.taken());
+        }
+        Ok(())
     }
 
     /// How many messages were taken, to be told now.
@@ -321,7 +326,7 @@ impl Connection {
 }
 
 impl Counter for Connection {
-    fn handle_taken(&self, soon: bool) {
+    fn count_taken(&self, soon: bool) {
         self.taken.fetch_add(1, Ordering::AcqRel);
         if soon {
             self.owes_taken.store(true, Ordering::Release);
@@ -353,7 +358,7 @@ impl Frame {
         Frame { header, out: Some(out), written: 0 }
     }
 
-    /// It was not written.
+    /// Tells the sender of the message that the connection ended before the message was written.
     fn fail(self, peer: Nid) {
         if let Some(out) = self.out {
             out.complete(Err(LnetError::PeerDown(peer)));
@@ -592,7 +597,7 @@ impl Reader {
         let (taken, mut room) = oneshot::channel();
         let (connection, soon) = (self.connection.clone(), frame.want_taken);
         let tell = move || {
-            Counter::handle_taken(&*connection, soon);
+            connection.count_taken(soon);
             let _ = taken.send(());
         };
         node.handle_message(nid, peer, message, Receipt::new(tell));
@@ -607,18 +612,13 @@ impl Reader {
         Ok(if self.parked.len() < PARKED_MAX { None } else { self.parked.pop_front() })
     }
 
-    /// The peer says how many messages it has taken. Frames that were made at once may come in another order.
+    /// A header came that says how many messages the peer has taken. One that was made earlier may come later.
     fn handle_told(&mut self, taken: u32) -> Result<(), FrameError> {
-        let more = taken.wrapping_sub(self.told_taken);
-        if more == 0 || more > u32::MAX / 2 {
-            return Ok(());
+        let is_news = taken != self.told_taken && taken.wrapping_sub(self.told_taken) <= u32::MAX / 2;
+        if is_news {
+            self.connection.handle_told(self.told_taken, taken)?;
+            self.told_taken = taken;
         }
-        let accepted = self.connection.outgoing.lock().accepted;
-        if more > accepted.wrapping_sub(self.told_taken) {
-            return Err(FrameError::Taken(taken, accepted));
-        }
-        self.told_taken = taken;
-        Connection::handle_taken(&self.connection, more);
         Ok(())
     }
 

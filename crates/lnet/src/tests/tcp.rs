@@ -212,7 +212,6 @@ async fn random_bytes_and_silence_do_no_harm() {
     assert_eq!(server.stats().msgs_alloc, 0);
 }
 
-/// A connection to `server` made by hand, by a peer that nobody could dial.
 /// One host could keep all places for connections that have not introduced themselves, and nobody else was accepted.
 #[tokio::test]
 async fn a_host_with_many_silent_connections_keeps_nobody_else_out() {
@@ -232,6 +231,7 @@ async fn a_host_with_many_silent_connections_keeps_nobody_else_out() {
     drop(silent);
 }
 
+/// A connection to `server` made by hand, by a peer that nobody could dial.
 async fn introduce(server: Nid, me: Nid) -> TcpStream {
     introduce_as(server, me, ConnectionType::Control).await
 }
@@ -478,7 +478,7 @@ async fn shutdown_ends_what_waits_and_frees_the_port() {
     server.shutdown().await;
 }
 
-/// A node that reads what it is sent, and takes none of it while it is held back.
+/// A node that reads what it is sent, and takes none of it until [`Slow::take_all`].
 struct Slow {
     lnet: Lnet,
     nid: Nid,
@@ -526,7 +526,7 @@ async fn a_credit_is_out_until_the_peer_has_taken_the_message() {
         assert!(slow.kept() <= credits, "{} of {credits}", slow.kept());
         let peer = &client.peers()[0];
         assert!(peer.available_tx_credits < 0 && peer.max_ni_tx_credits as usize == credits, "{peer:?}");
-        assert_eq!(client.interfaces().last().unwrap().available_tx_credits, i64::from(client_credits()));
+        assert_eq!(client.interfaces().last().unwrap().available_tx_credits, i64::from(quick().credits));
         slow.take_all();
         until("all are sent and taken", || client.peers()[0].tx_q_num_of_buf == 0).await;
         until("credits come back", || {
@@ -535,12 +535,24 @@ async fn a_credit_is_out_until_the_peer_has_taken_the_message() {
         })
         .await;
         assert!(client.peers()[0].max_ni_tx_credits as usize > credits, "more are needed, and the peer takes them");
-        drop(slow.lnet);
     }
 }
 
-fn client_credits() -> u32 {
-    quick().credits
+/// The peer has nothing to send, and must be asked what it has taken even if there is only one credit to be low.
+#[tokio::test]
+async fn one_credit_is_enough_for_messages_in_one_direction() {
+    let mut options = quick();
+    (options.peer_credits, options.peer_credits_max) = (1, 1);
+    let (client, _) = start(options, 0).await;
+    let (server, server_nid) = start(quick(), 0).await;
+    let mut requests = inbox(&server, REQUEST);
+    for n in 0..20 {
+        client.post(server_nid, REQUEST, n, pattern(10)).unwrap();
+    }
+    for n in 0..20 {
+        let put = Rt::production().timeout(10 * SECOND, requests.recv()).await.expect("a credit comes back");
+        assert_eq!(put.unwrap().match_bits, n);
+    }
 }
 
 #[tokio::test]

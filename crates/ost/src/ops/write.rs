@@ -44,8 +44,8 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> 
     // A recovery ends with a commit.
     let keeps = request.is_replay() || write.extents.iter().all(|e| e.flags & niobuf_flags::ASYNC != 0);
     let after = ost.settings.reply_after(keeps);
-    // An acknowledged write can no longer be refused. One that took no space overwrites bytes that may be gone when it comes to
-    // the device.
+    // An acknowledged write can no longer be refused. The bytes that a write without reserved space overwrites may be punched
+    // before it is stored.
     let from_memory = after == ReplyAfter::Memory && reserved.is_some() && ost.space.is_certain();
     let memory = from_memory.then(|| ost.memory.take(extents.bytes as u64, ost.settings.memory_bytes()));
     let work = Work { ost, request: &request, write: &write, object: &object, extents: &extents };
@@ -200,8 +200,9 @@ async fn record(
     changed.await
 }
 
-/// Reserves space. Nothing is reserved for a write without grant that only overwrites allocated bytes, if no unpromised
-/// space is left.
+/// Reserves space. A write that was sent again is like any other, for one that was executed before is answered before it
+/// comes here. Nothing is reserved for a write without grant that only overwrites allocated bytes, if no unpromised space is
+/// left.
 async fn reserve(
     ost: &ObjectService,
     request: &ServerRequest,
@@ -209,8 +210,8 @@ async fn reserve(
     object: &Object,
     extents: &Extents,
 ) -> Result<Option<Reserved>, Errno> {
-    if request.is_resent() || request.is_replay() {
-        return Ok(Some(ost.space.reserve_repeated(request.export.cookie, extents.bytes as u64)));
+    if request.is_replay() {
+        return Ok(Some(ost.space.reserve_replay(request.export.cookie, extents.bytes as u64)));
     }
     let of_grant = |e: &&Niobuf| e.flags & niobuf_flags::FROM_GRANT != 0;
     let promised: u64 = write.extents.iter().filter(of_grant).map(|e| u64::from(e.len)).sum();

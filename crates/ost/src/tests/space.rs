@@ -2,6 +2,7 @@
 
 use super::cluster::*;
 use nacre_base::Errno;
+use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::size::{KIB, MIB};
 use nacre_wire::Opcode;
 use nacre_wire::attr::{StatFs, statfs_state};
@@ -51,6 +52,29 @@ fn promised_space_is_there_when_others_have_filled_the_rest() {
         let report = GrantReport { undirty: 8 * MIB, ..GrantReport::default() };
         let added = promised.write_granted(a, grant as usize, niobuf_flags::FROM_GRANT, report).await.unwrap();
         assert_eq!((added, total()), (0, 0), "nothing left to promise");
+    });
+}
+
+/// What was sent again took nothing, even if it had not been received before: it was written into space that was promised to
+/// others, and the promise to its client stayed as it was.
+#[test]
+fn a_write_that_is_sent_again_needs_space_like_any_other() {
+    run(|rt| async move {
+        let cluster = Cluster::with_capacity(&rt, 16 * MIB).await;
+        let promised = cluster.client_with(1, connect_flags::GRANT);
+        let other = cluster.client(2);
+        let (a, b) = (promised.object().await, other.object().await);
+        let grant = promised.import.connect_data().grant;
+        other.write(b, 0, &vec![1; 14 * MIB as usize]).await.unwrap();
+        let lose_one = || cluster.faults.arm("rpc.OST_WRITE.drop_request", Fault::once(FaultAction::Drop));
+
+        lose_one();
+        assert_eq!(other.write(b, 14 * MIB, b"x").await, Err(Errno::ENOSPC));
+        lose_one();
+        let report = GrantReport::default();
+        promised.write_granted(a, grant as usize, niobuf_flags::FROM_GRANT, report).await.unwrap();
+        let total = cluster.server.params.get("obdfilter.*.tot_granted").unwrap()[0].1.parse::<u64>().unwrap();
+        assert_eq!(total, 0, "of the promise");
     });
 }
 

@@ -245,13 +245,14 @@ fn way_to_root(env: &Env) -> Outcome {
     let looks = mounts(env);
     let (mut count, mut wrong) = (0, Vec::new());
     // One of many rounds asks a quarter of the forms, another round others.
-    let asked: Vec<u64> = env.turns(forms().count() as u64).collect();
-    for (n, form) in forms().enumerate().filter(|(n, _)| asked.contains(&(*n as u64))) {
+    let forms: Vec<Form> = forms().collect();
+    for n in env.turns(forms.len() as u64) {
+        let form = forms[n as usize];
         let right = form.go(&env.local, &env.local, &[&env.local]).context("on the local disk")?[0];
         let ways = [(&env.a, &env.a), (&env.a, &env.b), (&env.c, &env.c), (&env.c, &env.a)];
-        for (w, (writes, sets)) in ways.into_iter().enumerate() {
+        for (w, (writes, sets)) in (0..).zip(ways) {
             // In the short profile each form takes one of the ways, in another round another.
-            if env.profile == Profile::Short && (n + n / 4 + w) as u64 % 4 != env.seed / 4 % 4 {
+            if env.profile == Profile::Short && (n + n / 4 + w) % 4 != env.seed / 4 % 4 {
                 continue;
             }
             let seen = form.go(writes, sets, &looks);
