@@ -16,7 +16,7 @@ pub(crate) struct Credits<T> {
     interface: Gate<(Nid, T)>,
     peers: FxHashMap<Nid, Gate<T>>,
     peer_credits: u32,
-    /// The most credits that a peer can get. It gets more while it takes messages and others wait for it.
+    /// The most credits that a peer can get. It gets more while it takes messages and less than half of its credits is free.
     peer_credits_max: u32,
     /// Messages that were sent, hold a credit of their peer, and none of the interface.
     untaken: u64,
@@ -52,8 +52,9 @@ impl<T> Credits<T> {
         Credits { interface, peers, peer_credits, peer_credits_max, untaken: 0, queue_max, queue_bytes_max }
     }
 
-    /// Lets the credits of a peer grow: by one each time that it takes a message while another waits, so twofold in each
-    /// round trip, until nothing waits or there are `max`.
+    /// Lets the credits of a peer grow: by one each time that it takes a message while less than half of them is free, so
+    /// up to twofold in each round trip, until half is free or there are `max`. With half of them free nothing waits, and
+    /// the peer need not be asked what it has taken.
     pub(crate) fn with_growth(mut self, max: u32) -> Credits<T> {
         self.peer_credits_max = max.max(self.peer_credits);
         self
@@ -84,7 +85,7 @@ impl<T> Credits<T> {
         self.untaken -= 1;
         let Some(gate) = self.peers.get_mut(&peer) else { panic!("{peer} took a message that held no credit of it") };
         let first = gate.give();
-        let grows = may_grow && gate.max < self.peer_credits_max && !gate.queue.is_empty();
+        let grows = may_grow && gate.max < self.peer_credits_max && gate.is_low();
         let second = if grows { gate.grow() } else { None };
         [first, second].map(|next| next.and_then(|m| self.interface.take(0, (peer, m))).map(|(_, m)| m))
     }
@@ -92,7 +93,7 @@ impl<T> Credits<T> {
     /// Whether less than half of a peer's credits is free, so that the peer should say soon what it has taken. The message
     /// that takes a peer's last credit always finds it so: otherwise nobody would ask, and the next would wait for ever.
     pub(crate) fn is_low(&self, peer: Nid) -> bool {
-        self.peers.get(&peer).is_some_and(|gate| gate.available * 2 < i64::from(gate.max))
+        self.peers.get(&peer).is_some_and(Gate::is_low)
     }
 
     /// The driver is done with a message to `peer`: its credits come back, and up to two messages may go now, the
@@ -182,15 +183,15 @@ impl<T> Gate<T> {
         next
     }
 
-    /// One more credit, for the message that waits.
+    fn is_low(&self) -> bool {
+        self.available * 2 < i64::from(self.max)
+    }
+
+    /// One more credit, which comes back at once.
     fn grow(&mut self) -> Option<T> {
-        let (bytes, next) = self.queue.pop_front()?;
-        self.queued_bytes -= bytes;
         self.max += 1;
-        self.available += 1;
         self.taken += 1;
-        self.assert_conserved();
-        Some(next)
+        self.give()
     }
 
     /// Panics if a credit was lost or made, or if a message waits although a credit is free.
@@ -320,6 +321,21 @@ mod tests {
             let unasked = (1..=max).map(is_asked).filter(|is_asked| !is_asked).count() as u32;
             assert_eq!(unasked, max / 2, "of {max}");
         }
+    }
+
+    #[test]
+    fn credits_grow_until_half_of_them_is_free() {
+        let mut c = Credits::new(100, 2, 100, 1000).with_growth(50);
+        let mut in_flight = (1..=10).filter(|m| matches!(c.handle_send(A, 1, *m), Admission::Go(_))).count();
+        for next in 11..200 {
+            c.handle_sent();
+            in_flight -= 1;
+            in_flight += c.handle_taken(A, true).into_iter().flatten().count();
+            in_flight += usize::from(matches!(c.handle_send(A, 1, next), Admission::Go(_)));
+            c.assert_sound();
+        }
+        assert_eq!((in_flight, c.peer(A).queued), (10, 0));
+        assert!((18..=20).contains(&c.peer(A).max), "{:?}", c.peer(A));
     }
 
     #[test]

@@ -13,8 +13,8 @@ pub struct LnetOptions {
     pub credits: u32,
     /// Messages that one peer may have been sent and not have taken, at first. Default 32: what one gathering write takes.
     pub peer_credits: u32,
-    /// The most credits that a peer can get. It gets one more each time that it takes a message while another waits, because
-    /// on a long path more messages are under way. Default [`PEER_CREDITS_MAX`]; `peer_credits` makes the number fixed.
+    /// The most credits that a peer can get. It gets one more each time that it takes a message while less than half of
+    /// them is free, because on a long path more messages are under way. Default [`PEER_CREDITS_MAX`]; `peer_credits` makes the number fixed.
     pub peer_credits_max: u32,
     /// Messages that may wait for a credit of one peer; more are refused with `QueueFull`.
     pub peer_queue_max: usize,
