@@ -58,6 +58,11 @@ impl Hash for Nid {
     }
 }
 
+/// The bits of an IPv4 address, and of a number.
+const FOUR_BYTES: u128 = u32::MAX as u128;
+/// The bits above an IPv4 address that is mapped to an IPv6 address.
+const MAPPED: u128 = 0xffff << 32;
+
 // Maps of large simulations hold a NID for every pair of nodes. A `u128` would be aligned to 16, and make it 32 bytes.
 const _: () = assert!(size_of::<Nid>() == 22 && align_of::<Nid>() == 2);
 
@@ -177,7 +182,7 @@ impl Nid {
     /// whoever has a host in such a network can use all of its addresses.
     pub fn host(self) -> Nid {
         let mut host = self.with_port(0);
-        if self.network.has_ip() && self.ip().is_ipv6() {
+        if self.is_ipv6() {
             host.address[8..].fill(0);
         }
         host
@@ -186,8 +191,16 @@ impl Nid {
     /// Returns whether a message can pass between the two nodes directly: they share a network, and on it the kind of
     /// address.
     pub fn reaches(&self, other: Nid) -> bool {
-        let is_ipv6 = |nid: &Nid| nid.network.has_ip() && nid.ip().is_ipv6();
-        self.network == other.network && is_ipv6(self) == is_ipv6(&other)
+        self.network == other.network && self.is_ipv6() == other.is_ipv6()
+    }
+
+    /// Returns whether the address is an IPv6 address.
+    fn is_ipv6(&self) -> bool {
+        self.network.has_ip() && self.bits() & !FOUR_BYTES != MAPPED
+    }
+
+    fn bits(&self) -> u128 {
+        u128::from_be_bytes(self.address)
     }
 
     /// The TCP port to connect to.
@@ -197,11 +210,8 @@ impl Nid {
 
     /// The NID as numbers.
     pub fn to_raw(self) -> RawNid {
-        let (flag, address) = match self.network.has_ip().then(|| self.ip()) {
-            Some(IpAddr::V6(ip)) => (RawNid::IPV6, ip.to_bits()),
-            Some(IpAddr::V4(ip)) => (0, ip.to_bits().into()),
-            None => (0, self.number().into()),
-        };
+        // Two NIDs of every message pass here and through `from_raw`, so neither makes an IP address.
+        let (flag, address) = if self.is_ipv6() { (RawNid::IPV6, self.bits()) } else { (0, self.bits() & FOUR_BYTES) };
         RawNid { network: self.network.to_u32() | flag, address, port: self.port }
     }
 
@@ -209,14 +219,14 @@ impl Nid {
     /// bytes, which [`Nid::to_raw`] never makes, is refused.
     pub fn from_raw(raw: RawNid) -> Option<Nid> {
         let network = Network::from_u32(raw.network & !RawNid::IPV6)?;
-        let short = u32::try_from(raw.address).ok().filter(|_| !raw.is_ipv6());
-        let nid = match short {
-            Some(ip) if network.has_ip() => Nid::on_ip(network, Ipv4Addr::from_bits(ip).into(), raw.port),
-            Some(number) => Nid::numbered(network, number),
-            None if network.has_ip() => Nid::on_ip(network, Ipv6Addr::from_bits(raw.address).into(), raw.port),
-            None => return None,
+        let is_short = raw.address <= FOUR_BYTES;
+        let address = match (network.has_ip(), raw.is_ipv6()) {
+            (true, false) if is_short => MAPPED | raw.address,
+            (true, true) if raw.address & !FOUR_BYTES != MAPPED => raw.address,
+            (false, false) if is_short && raw.port == 0 => raw.address,
+            _ => return None,
         };
-        (nid.to_raw() == raw).then_some(nid)
+        Some(Nid { network, address: address.to_be_bytes(), port: raw.port })
     }
 }
 

@@ -60,6 +60,27 @@ impl<T> Credits<T> {
         self
     }
 
+    /// Gives each peer so many credits and no more. Peers that hold more get none before they have given back what is too
+    /// many. Returns the messages that go now.
+    pub(crate) fn set_peer_credits(&mut self, credits: u32) -> Vec<T> {
+        assert!(credits > 0, "without credits nothing can be sent");
+        (self.peer_credits, self.peer_credits_max) = (credits, credits);
+        let mut peers: Vec<Nid> = self.peers.keys().copied().collect();
+        peers.sort();
+        let mut out = Vec::new();
+        for peer in peers {
+            let released = self.peers.get_mut(&peer).map(|gate| gate.resize(credits)).unwrap_or_default();
+            out.extend(released.into_iter().filter_map(|m| self.interface.take(0, (peer, m))).map(|(_, m)| m));
+        }
+        self.assert_sound();
+        out
+    }
+
+    /// Credits of a peer that was sent nothing yet.
+    pub(crate) fn peer_credits(&self) -> u32 {
+        self.peer_credits
+    }
+
     /// A message of so many bytes wants to go to `peer`.
     pub(crate) fn handle_send(&mut self, peer: Nid, bytes: usize, message: T) -> Admission<T> {
         let gate = self.peers.entry(peer).or_insert_with(|| Gate::new(self.peer_credits));
@@ -120,7 +141,7 @@ impl<T> Credits<T> {
 
     /// Forgets peers that hold no credits.
     pub(crate) fn forget_idle(&mut self) {
-        self.peers.retain(|_, g| g.available < i64::from(g.max));
+        self.peers.retain(|_, g| g.taken > 0 || !g.queue.is_empty());
         self.assert_sound();
     }
 
@@ -139,7 +160,7 @@ impl<T> Credits<T> {
 
 struct Gate<T> {
     max: u32,
-    /// Free credits; below zero, the negated number of waiting messages.
+    /// Free credits. Below zero, the negated number of messages that wait, and of credits that are held beyond `max`.
     available: i64,
     low_water: i64,
     /// Credits that messages hold.
@@ -173,34 +194,52 @@ impl<T> Gate<T> {
     fn give(&mut self) -> Option<T> {
         assert!(self.taken > 0, "a credit came back twice");
         self.available += 1;
-        let next = self.queue.pop_front().map(|(bytes, item)| {
-            self.queued_bytes -= bytes;
-            item
-        });
-        // The next message takes the credit over.
-        self.taken -= u32::from(next.is_none());
+        self.taken -= 1;
+        let next = self.next();
         self.assert_conserved();
         next
+    }
+
+    /// The next message that waits, if there is a credit for it.
+    fn next(&mut self) -> Option<T> {
+        if self.taken >= self.max {
+            return None;
+        }
+        let (bytes, item) = self.queue.pop_front()?;
+        self.queued_bytes -= bytes;
+        self.taken += 1;
+        Some(item)
     }
 
     fn is_low(&self) -> bool {
         self.available * 2 < i64::from(self.max)
     }
 
-    /// One more credit, which comes back at once.
+    /// One more credit.
     fn grow(&mut self) -> Option<T> {
         self.max += 1;
-        self.taken += 1;
-        self.give()
+        self.available += 1;
+        let next = self.next();
+        self.assert_conserved();
+        next
+    }
+
+    /// Another number of credits. Returns the messages that no longer wait.
+    fn resize(&mut self, max: u32) -> Vec<T> {
+        self.available += i64::from(max) - i64::from(self.max);
+        self.max = max;
+        let released = std::iter::from_fn(|| self.next()).collect();
+        self.assert_conserved();
+        released
     }
 
     /// Panics if a credit was lost or made, or if a message waits although a credit is free.
     fn assert_conserved(&self) {
-        let (available, queued) = (self.available, self.queue.len());
+        let (max, available, taken, queued) = (self.max, self.available, self.taken, self.queue.len());
         assert!(queued > 0 || self.queued_bytes == 0, "no message waits, and {} bytes do", self.queued_bytes);
-        assert_eq!(queued as i64, (-available).max(0), "{queued} messages wait, and {available} credits are available");
-        let (taken, free) = (i64::from(self.taken), available.max(0));
-        assert_eq!(taken + free, i64::from(self.max), "{taken} credits are taken and {free} free, of {}", self.max);
+        assert!(queued == 0 || taken >= max, "{queued} messages wait, and {taken} credits are taken, of {max}");
+        let left = i64::from(max) - i64::from(taken) - queued as i64;
+        assert_eq!(available, left, "of {max} credits, {taken} are taken, and {queued} messages wait");
     }
 
     fn status(&self) -> GateStatus {
@@ -358,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "1 credits are taken and 2 free, of 2")]
+    #[should_panic(expected = "of 2 credits, 1 are taken, and 0 messages wait")]
     fn a_credit_that_is_made_is_a_defect() {
         let mut c = Credits::new(2, 2, 1, 1000);
         c.handle_send(A, 1, 1);
@@ -367,13 +406,28 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "1 messages wait, and 0 credits are available")]
+    #[should_panic(expected = "1 messages wait, and 0 credits are taken, of 1")]
     fn a_message_that_waits_for_a_credit_that_is_free_is_a_defect() {
         let mut c = Credits::new(8, 1, 8, 1000);
         c.handle_send(A, 1, 1);
         c.handle_send(A, 1, 2);
-        c.peers.get_mut(&A).unwrap().available = 0;
+        c.peers.get_mut(&A).unwrap().taken = 0;
         c.assert_sound();
+    }
+
+    #[test]
+    fn another_number_of_credits_counts_at_once_and_what_is_held_beyond_it_comes_back_first() {
+        let mut c = Credits::new(100, 2, 100, 1000);
+        let sent = (1..=6).filter(|m| matches!(c.handle_send(A, 1, *m), Admission::Go(_))).count();
+        assert_eq!((sent, c.set_peer_credits(4)), (2, vec![3, 4]));
+        assert_eq!(c.peer(A), GateStatus { max: 4, available: -2, low_water: -4, queued: 2 });
+        assert_eq!(c.set_peer_credits(1), [0; 0]);
+        assert_eq!([c.handle_done(A), c.handle_done(A), c.handle_done(A)], [[None, None]; 3]);
+        assert_eq!(
+            [c.handle_done(A), c.handle_done(A), c.handle_done(A)],
+            [[None, Some(5)], [None, Some(6)], [None; 2]]
+        );
+        assert_eq!((c.peer(A).available, c.peer(B).max), (1, 1));
     }
 
     #[test]

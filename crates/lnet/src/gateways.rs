@@ -146,6 +146,13 @@ impl Gateways {
         told.is_none_or(|told| told.networks.iter().any(|(n, _)| *n == network))
     }
 
+    /// When the next ping is due if nothing is sent; none if a gateway owes an answer.
+    pub(crate) fn quiet_until(&self) -> Option<Time> {
+        let owes = |gateway: &Gateway| gateway.asked.is_some() || !gateway.dead && gateway.unanswered_since.is_some();
+        let mut all = self.all.values();
+        all.try_fold(Time::FAR_FUTURE, |next, gateway| (!owes(gateway)).then(|| next.min(gateway.next)))
+    }
+
     /// Pings that are due, and gateways that turn out to be dead.
     pub(crate) fn handle_timer(&mut self, now: Time) -> Actions {
         let mut actions = Actions::default();

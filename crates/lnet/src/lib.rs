@@ -269,6 +269,12 @@ impl Lnet {
         self.0.set_buffers(buffers)
     }
 
+    /// Gives each peer on a network a fixed number of credits, for what this node sends to it and, on a router, for what it has
+    /// passed on. Returns false if this node is not on the network.
+    pub fn set_peer_credits(&self, network: Network, credits: u32) -> bool {
+        self.0.set_peer_credits(network, credits)
+    }
+
     /// Ends [`Lnet::start_routing`] in good order: peers are told, and messages are passed on until no more come.
     pub async fn drain_routing(&self) {
         self.0.drain_routing().await;

@@ -527,6 +527,14 @@ impl Interface {
         out.credits_are_low = self.nid != Nid::LO && s.credits.is_low(out.next_hop);
     }
 
+    /// From now on each peer has so many credits.
+    pub(crate) fn set_peer_credits(&self, credits: u32) {
+        let mut s = self.state.lock();
+        let released = s.credits.set_peer_credits(credits);
+        s.ready.extend(released);
+        self.pump(s);
+    }
+
     /// Gives the messages that are ready to the driver, unless somebody does already.
     fn pump<'a>(&'a self, mut s: MutexGuard<'a, InterfaceState>) {
         if s.pumping || s.ready.is_empty() {
@@ -573,7 +581,7 @@ impl Interface {
             interface: lnd.interface,
             traffic: s.traffic,
             credits: if lo { 0 } else { gate.max },
-            peer_credits: if lo { 0 } else { options.peer_credits },
+            peer_credits: if lo { 0 } else { s.credits.peer_credits() },
             peer_buffer_credits: 0,
             peer_timeout_secs: if lo { 0 } else { options.peer_timeout.as_secs() },
             available_tx_credits: shown(gate.available),

@@ -14,7 +14,7 @@
 //! beyond its size, and gives out nothing until that has come back.
 
 use crate::message::Purpose;
-use nacre_base::{FxHashMap, Nid};
+use nacre_base::{FxHashMap, Network, Nid};
 use std::collections::VecDeque;
 
 /// Largest payload that fits into a small buffer: one page.
@@ -29,7 +29,8 @@ pub struct RouterOptions {
     pub small_buffers: u32,
     /// Buffers for payloads of up to 1 MiB.
     pub large_buffers: u32,
-    /// Messages of one peer that a router holds; 0 is as many as `peer_credits`.
+    /// Messages of one peer that a router holds; 0 is as many as it may have been sent and not have taken: `peer_credits`, or
+    /// what its network has instead.
     pub peer_buffer_credits: u32,
     /// Whether each purpose has a reserve, and next hops and sources take turns; otherwise first in first out.
     pub lanes: bool,
@@ -157,6 +158,8 @@ pub struct Level {
 pub(crate) struct Router<T> {
     options: RouterOptions,
     peer_credits: u32,
+    /// Networks whose peers have another number of credits.
+    network_credits: FxHashMap<Network, u32>,
     pools: [Pool<T>; 3],
     peers: FxHashMap<Nid, Peer<T>>,
 }
@@ -180,6 +183,8 @@ struct Stock {
 
 struct Pool<T> {
     stock: Stock,
+    /// Without lanes: all messages wait in one queue, whoever they are from and wherever they go.
+    is_single_queue: bool,
     /// How many buffers a next hop may hold while others wait.
     share: u32,
     /// Buffers that each next hop holds.
@@ -207,7 +212,32 @@ impl<T> Router<T> {
     pub(crate) fn new(options: &RouterOptions, peer_credits: u32) -> Router<T> {
         let peer_credits = if options.peer_buffer_credits == 0 { peer_credits } else { options.peer_buffer_credits };
         let pools = options.buffers().map(|max| Pool::new(max, options.lanes));
-        Router { options: *options, peer_credits, pools, peers: FxHashMap::default() }
+        let (network_credits, peers) = Default::default();
+        Router { options: *options, peer_credits, network_credits, pools, peers }
+    }
+
+    /// Changes the number of credits that each peer on a network has, unless the options have a number for all. Returns the
+    /// messages that go on now.
+    pub(crate) fn set_peer_credits(&mut self, network: Network, credits: u32) -> Vec<(Held, T)> {
+        let mut out = Vec::new();
+        if self.options.peer_buffer_credits != 0 {
+            return out;
+        }
+        self.network_credits.insert(network, credits);
+        let mut concerned: Vec<Nid> = self.peers.keys().filter(|nid| nid.network == network).copied().collect();
+        concerned.sort();
+        for nid in concerned {
+            if let Some(peer) = self.peers.get_mut(&nid) {
+                peer.credits.resize(credits, self.options.lanes);
+            }
+            self.use_credits(nid, &mut out);
+        }
+        self.assert_sound();
+        out
+    }
+
+    fn credits_of(&self, peer: Nid) -> u32 {
+        self.network_credits.get(&peer.network).copied().unwrap_or(self.peer_credits)
     }
 
     /// What the router was made with, and the sizes that its pools have now.
@@ -230,7 +260,7 @@ impl<T> Router<T> {
     /// A message arrived. Returns it with what it holds if it can go on now; otherwise it waits, and a later call hands it
     /// out.
     pub(crate) fn handle_arrival(&mut self, transit: Transit, message: T) -> Option<(Held, T)> {
-        let (max, lanes, lane) = (self.peer_credits, self.options.lanes, self.lane(transit.purpose));
+        let (max, lanes, lane) = (self.credits_of(transit.from), self.options.lanes, self.lane(transit.purpose));
         let peer = self.peers.entry(transit.from).or_insert_with(|| Peer::new(max, lanes));
         // Those that wait already go first.
         let credit = if peer.waiting[lane].is_empty() { peer.credits.take(lane) } else { None };
@@ -287,7 +317,7 @@ impl<T> Router<T> {
     pub(crate) fn peer(&self, peer: Nid) -> Level {
         self.peers
             .get(&peer)
-            .map_or_else(|| Stock::new(self.peer_credits, self.options.lanes).level(), |p| p.credits.level())
+            .map_or_else(|| Stock::new(self.credits_of(peer), self.options.lanes).level(), |p| p.credits.level())
     }
 
     /// True if nothing is in transit, and nothing waits.
@@ -308,9 +338,13 @@ impl<T> Router<T> {
     fn give_credit_back(&mut self, from: Nid, lane: usize, credit: Source, out: &mut Vec<(Held, T)>) {
         let Some(peer) = self.peers.get_mut(&from) else { panic!("{from} has no router credits to get one back") };
         peer.credits.give(lane, credit);
-        while let Some((transit, message, credit)) = peer.next() {
-            let lane = lane_of(&self.options, transit.purpose);
-            out.extend(self.pools[PoolKind::of(transit.payload) as usize].want(lane, transit, credit, message));
+        self.use_credits(from, out);
+    }
+
+    /// Messages of a peer that wait for a credit take those that are free.
+    fn use_credits(&mut self, from: Nid, out: &mut Vec<(Held, T)>) {
+        while let Some((transit, message, credit)) = self.peers.get_mut(&from).and_then(Peer::next) {
+            out.extend(self.want_buffer(transit, credit, message));
         }
     }
 
@@ -449,7 +483,8 @@ impl Stock {
 impl<T> Pool<T> {
     fn new(max: u32, lanes: bool) -> Pool<T> {
         let stock = Stock::new(max, lanes);
-        Pool { stock, share: Pool::<T>::share(max, lanes), held: FxHashMap::default(), lanes: Default::default() }
+        let (share, held) = (Pool::<T>::share(max, lanes), FxHashMap::default());
+        Pool { stock, is_single_queue: !lanes, share, held, lanes: Default::default() }
     }
 
     /// How many buffers a next hop may hold while others wait: a quarter.
@@ -470,8 +505,9 @@ impl<T> Pool<T> {
 
     fn want(&mut self, lane: usize, transit: Transit, credit: Source, message: T) -> Option<(Held, T)> {
         self.stock.waiting += 1;
-        let within = self.is_within_share(transit.to);
-        self.lanes[lane].push(within, transit, credit, message);
+        let turn = if self.is_single_queue { (Nid::LO, Nid::LO) } else { (transit.to, transit.from) };
+        let within = self.is_within_share(turn.0);
+        self.lanes[lane].push(within, turn, (transit, credit, message));
         let next = self.next();
         self.stock.note_low();
         next
@@ -548,16 +584,17 @@ impl<T> Default for Lane<T> {
 }
 
 impl<T> Lane<T> {
-    fn push(&mut self, within_share: bool, transit: Transit, credit: Source, message: T) {
-        let sources = self.hops.entry(transit.to).or_insert_with(|| {
-            if within_share { &mut self.turns } else { &mut self.beyond }.push_back(transit.to);
+    /// Adds a message, in turn with others to this next hop and, among those, with others from this source.
+    fn push(&mut self, within_share: bool, (to, from): (Nid, Nid), message: (Transit, Source, T)) {
+        let sources = self.hops.entry(to).or_insert_with(|| {
+            if within_share { &mut self.turns } else { &mut self.beyond }.push_back(to);
             Sources { turns: VecDeque::new(), messages: FxHashMap::default() }
         });
-        let queue = sources.messages.entry(transit.from).or_default();
+        let queue = sources.messages.entry(from).or_default();
         if queue.is_empty() {
-            sources.turns.push_back(transit.from);
+            sources.turns.push_back(from);
         }
-        queue.push_back((transit, credit, message));
+        queue.push_back(message);
     }
 
     fn pop(&mut self, beyond: bool) -> Option<(Transit, Source, T)> {
@@ -659,6 +696,36 @@ mod tests {
         assert_eq!(names(&out), [2]);
         out = router.handle_done(out.remove(0).0);
         assert_eq!(names(&out), [3]);
+        router.assert_sound();
+    }
+
+    /// Messages to others and from others once overtook those that came first.
+    #[test]
+    fn without_lanes_nobody_has_turns() {
+        let mut router = Router::new(&options(1, 8, false), 8);
+        let (mut held, _) = router.handle_arrival(bulk(1, 9), 0).unwrap();
+        for (from, to, name) in [(1, 9, 1), (1, 9, 2), (2, 9, 3), (1, 8, 4), (2, 9, 5)] {
+            assert!(router.handle_arrival(bulk(from, to), name).is_none());
+        }
+        for expected in 1..=5 {
+            let (next, name) = router.handle_done(held).remove(0);
+            assert_eq!(name, expected);
+            held = next;
+        }
+    }
+
+    #[test]
+    fn peers_of_a_network_can_have_another_number_of_credits_and_use_it_at_once() {
+        let mut router = Router::new(&options(100, 0, false), 2);
+        let mut held: Vec<_> = (0..5).filter_map(|name| router.handle_arrival(bulk(1, 9), name)).collect();
+        assert_eq!(held.len(), 2);
+        held.extend(router.set_peer_credits(Network::SIM, 4));
+        assert_eq!(names(&held), [0, 1, 2, 3]);
+        assert_eq!((router.peer(Nid::sim(1)).available, router.peer(Nid::sim(2)).max), (-1, 4));
+        assert!(router.set_peer_credits(Network::SIM, 1).is_empty());
+        for (left, (held, _)) in held.into_iter().enumerate() {
+            assert_eq!(router.handle_done(held).len(), usize::from(left == 3));
+        }
         router.assert_sound();
     }
 

@@ -19,8 +19,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 
-/// How often the gateways are looked at.
+/// How often the gateways are looked at while any owes an answer.
 const TICK: Duration = Duration::from_millis(250);
 /// Peers that are pinged to find out whether one of a router's interfaces works.
 const NEIGHBOURS: usize = 4;
@@ -123,6 +124,10 @@ pub(crate) struct Routing {
     /// A router's own interfaces, watched like gateways: one on which nothing is heard does not work.
     links: Mutex<Links>,
     watcher: Mutex<Option<Task>>,
+    /// True while the watcher sleeps until the next ping is due, because no gateway owes an answer.
+    is_quiet: AtomicBool,
+    /// Rung when a gateway was sent something in that time.
+    woken: Arc<Notify>,
 }
 
 /// A router's own interfaces.
@@ -143,6 +148,8 @@ impl Routing {
             forwards: AtomicBool::new(false),
             links: Mutex::new(Links { watch: Gateways::new(LINK_INTERVAL), recent: FxHashMap::default() }),
             watcher: Mutex::new(None),
+            is_quiet: AtomicBool::new(false),
+            woken: Arc::default(),
         }
     }
 
@@ -159,6 +166,7 @@ impl Routing {
     /// A message is given to a peer on an interface.
     pub(crate) fn handle_sent(&self, via: Nid, peer: Nid, now: Time) {
         self.gateways.lock().handle_sent(peer, now);
+        self.wake();
         if self.forwards() {
             let links = &mut *self.links.lock();
             links.watch.handle_sent(via, now);
@@ -167,6 +175,13 @@ impl Routing {
                 recent.push_back(peer);
                 recent.drain(..recent.len().saturating_sub(NEIGHBOURS));
             }
+        }
+    }
+
+    /// What the watcher sleeps for may be due earlier.
+    fn wake(&self) {
+        if self.is_quiet.load(Ordering::Relaxed) && self.is_quiet.swap(false, Ordering::AcqRel) {
+            self.woken.notify_one();
         }
     }
 
@@ -185,13 +200,18 @@ impl LnetNode {
         let mut watcher = routing.watcher.lock();
         if watcher.is_none() && !self.rt.is_dead() {
             let node = Arc::downgrade(self);
-            let rt = self.rt.clone();
+            let (rt, woken) = (self.rt.clone(), routing.woken.clone());
             *watcher = Some(self.rt.spawn(async move {
                 loop {
                     let Some(node) = node.upgrade() else { return };
-                    node.watch();
+                    let next = node.watch();
                     drop(node);
-                    rt.sleep(TICK).await;
+                    match next {
+                        // Without a timer, so that a simulation in which nothing can happen any more is seen to hang.
+                        Some(Time::FAR_FUTURE) => woken.notified().await,
+                        Some(at) => drop(rt.timeout_at(at, woken.notified()).await),
+                        None => rt.sleep(TICK).await,
+                    }
                 }
             }));
         }
@@ -208,6 +228,7 @@ impl LnetNode {
         let routing = self.routing_or_new();
         routing.routes.write().add(route, &self.nids())?;
         routing.gateways.lock().add(route.gateway, self.rt.now());
+        routing.wake();
         Ok(())
     }
 
@@ -267,6 +288,16 @@ impl LnetNode {
         let is_router = goes.is_some();
         self.send_on(goes.into_iter().flatten());
         is_router
+    }
+
+    pub(crate) fn set_peer_credits(self: &Arc<Self>, network: Network, credits: u32) -> bool {
+        let interfaces = self.interfaces().into_iter().filter(|interface| interface.nid.network == network);
+        let found = interfaces.inspect(|interface| interface.set_peer_credits(credits)).count() > 0;
+        if found && let Some(routing) = self.routing() {
+            let goes = routing.router.lock().as_mut().map(|router| router.set_peer_credits(network, credits));
+            self.send_on(goes.into_iter().flatten());
+        }
+        found
     }
 
     pub(crate) fn routing_status(&self) -> Option<RoutingStatus> {
@@ -461,6 +492,7 @@ impl LnetNode {
         bump(&self.counters.remote_error_count);
         if header.status == -Errno::ENETUNREACH.0 {
             routing.gateways.lock().handle_unreachable(peer, nid.network, self.rt.now());
+            routing.wake();
         }
         self.handle_peer_down(nid);
         true
@@ -470,6 +502,7 @@ impl LnetNode {
     pub(crate) fn handle_gateway_lost(self: &Arc<Self>, peer: Nid) {
         let Some(routing) = self.routing() else { return };
         let was_alive = routing.gateways.lock().handle_lost(peer, self.rt.now());
+        routing.wake();
         let released = routing.router.lock().as_mut().map(|router| router.handle_peer_gone(peer));
         if let Some((lost, goes)) = released {
             lost.into_iter().for_each(|parked| self.answer_unreachable(&parked.message.header, Errno::EHOSTUNREACH));
@@ -532,9 +565,10 @@ impl LnetNode {
         }
     }
 
-    /// Pings gateways and, on a router, neighbours, as far as it is time to.
-    fn watch(self: &Arc<Self>) {
-        let Some(routing) = self.routing() else { return };
+    /// Pings gateways and, on a router, neighbours, as far as it is time to. Returns when it is time again if nothing is
+    /// sent; none if a tick later.
+    fn watch(self: &Arc<Self>) -> Option<Time> {
+        let routing = self.routing()?;
         let now = self.rt.now();
         let due = routing.gateways.lock().handle_timer(now);
         due.ping.into_iter().for_each(|gateway| self.ask_gateway(gateway));
@@ -548,7 +582,15 @@ impl LnetNode {
                     .for_each(|link| tracing::warn!("{}: nothing is heard on {link} any more", self.rt.name()));
                 self.tell_neighbours();
             }
+            return None;
         }
+        // Before it is asked whether this is so: whoever sends something from here on wakes the watcher.
+        routing.is_quiet.store(true, Ordering::Release);
+        let quiet_until = routing.gateways.lock().quiet_until();
+        if quiet_until.is_none() {
+            routing.is_quiet.store(false, Ordering::Release);
+        }
+        quiet_until
     }
 
     fn ask_gateway(self: &Arc<Self>, gateway: Nid) {

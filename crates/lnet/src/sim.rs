@@ -149,6 +149,15 @@ impl SimNet {
         }
     }
 
+    /// From now on the node, as long as it lives, needs so long for each message until its sender has the credit back, where
+    /// that waits for the receiver's word: for interrupts, copies and the messages that return credits. The message itself
+    /// is handled at once, and any number at a time.
+    pub fn set_taking(&self, node: u32, taking: Duration) {
+        if let Some(member) = self.0.state.lock().nodes.get_mut(&node) {
+            member.taking = taking;
+        }
+    }
+
     /// Lets nothing pass between the two sets.
     pub fn partition(&self, a: impl IntoIterator<Item = u32>, b: impl IntoIterator<Item = u32>) {
         self.apply(SimFault::Partition(a.into_iter().collect(), b.into_iter().collect()));
@@ -218,6 +227,7 @@ impl SimNet {
             life,
             refuses: false,
             bandwidth: s.options.bandwidth,
+            taking: Duration::ZERO,
             sent_until: Time::ZERO,
             received_until: Time::ZERO,
             delivered_until: Time::ZERO,
@@ -299,6 +309,8 @@ struct Member {
     /// Its process is dead, and its host says so.
     refuses: bool,
     bandwidth: u64,
+    /// See [`SimNet::set_taking`].
+    taking: Duration,
     /// When its last byte so far will have left.
     sent_until: Time,
     /// When its last byte so far will have arrived.
@@ -602,7 +614,12 @@ fn handle(net: &Arc<Shared>, mut s: MutexGuard<'_, State>, event: Event, now: Ti
         Event::Arrive(flight) => s.arrive(flight, now),
         Event::Deliver(flight) => s.deliver(flight),
     };
-    let (network, credits_return, back) = (s.options.network, s.options.credits_return, s.options.link.latency);
+    let (network, credits_return) = (s.options.network, s.options.credits_return);
+    let taking = match &arrival {
+        Arrival::At(_, flight) => s.nodes.get(&flight.to).map_or(Duration::ZERO, |member| member.taking),
+        Arrival::Later | Arrival::Lost(_) => Duration::ZERO,
+    };
+    let back = s.options.link.latency + taking;
     drop(s);
     match arrival {
         Arrival::Later => {}

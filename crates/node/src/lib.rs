@@ -97,6 +97,7 @@ impl Node {
         let params = Params::new();
         // Parameters of roles that the node does not have are declared, too, because its MGS may be asked to keep them.
         DECLARED.iter().for_each(|table| params.declare(table));
+        rpc.list_in(&params);
         let (canceled, called_back) = (rpc.clone(), rpc.clone());
         params.add("ldlm.services.ldlm_canceld.stats", move || canceled.cancels());
         params.add("ldlm.services.ldlm_cbd.stats", move || {

@@ -4,7 +4,7 @@
 //! itself is cut off. So clients are suspected only while others are heard, and after an outage all clients have time
 //! to come back.
 
-use crate::import::PING_INTERVAL;
+use crate::liveness::PING_INTERVAL_MAX;
 use nacre_base::Time;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(crate) const TICK: Duration = Duration::from_secs(25);
 const OUTAGE: Duration = Duration::from_secs(90);
 const _: () =
     assert!(OUTAGE.as_secs() + TICK.as_secs() < SILENCE_MAX.as_secs(), "an outage is seen before anyone is suspected");
-const _: () = assert!(PING_INTERVAL.as_secs() < OUTAGE.as_secs(), "clients that ping are no outage");
+const _: () = assert!(PING_INTERVAL_MAX.as_secs() < OUTAGE.as_secs(), "clients that ping are no outage");
 
 /// An export as the evictor sees it.
 #[derive(Debug, Clone, Copy)]

@@ -7,6 +7,7 @@ use crate::calls::{Calls, Spec, Step};
 use crate::error::RpcError;
 use crate::flights::{Flights, Traffic};
 use crate::import_state::ImportMachine;
+use crate::liveness::{self, Pings};
 use crate::message::{GOODBYE_XID, Incoming, LockPool, encode, millis, request_portal};
 use crate::node_core::NodeCore;
 use crate::replay::{CommitCallback, Fate, Kept, Replayable, Replays};
@@ -131,13 +132,21 @@ impl State {
         self.replaying = None;
     }
 
-    /// Idle time after which the server is pinged; `None` if it need not be.
-    fn ping_interval(&self) -> Option<Duration> {
-        match self.keep_alive || !self.told_of_restarts {
-            _ if self.replays.len() > 0 => Some(COMMIT_PING_INTERVAL),
-            true => Some(PING_INTERVAL),
-            false => None,
+    /// True if the server is pinged while the import is idle.
+    fn pings(&self, node: &NodeCore) -> bool {
+        let holds = self.keep_alive || !self.told_of_restarts || self.replays.len() > 0;
+        holds || node.liveness.pings() != Pings::Holding
+    }
+
+    /// When the server is pinged if nothing is sent to it before.
+    fn next_ping(&self, import: &ImportShared) -> Option<Time> {
+        if !self.pings(&import.node) {
+            return None;
         }
+        let phase = liveness::phase(import.config.client, import.id);
+        let next = import.node.liveness.next(self.last_sent, import.node.clocks(), phase);
+        let commits = if self.replays.len() > 0 { self.last_sent + COMMIT_PING_INTERVAL } else { Time::FAR_FUTURE };
+        Some(next.min(commits))
     }
 }
 
@@ -155,8 +164,6 @@ pub const MAX_RPCS_IN_FLIGHT: u64 = 8;
 /// An idle import with changes that are not durable yet asks this often whether they are, as in the paper on
 /// asynchronous journal commits.
 pub(crate) const COMMIT_PING_INTERVAL: Duration = Duration::from_secs(7);
-/// With keep-alive, an idle import pings this often.
-pub const PING_INTERVAL: Duration = Duration::from_secs(25);
 /// Longest time between a reply and the bulk that belongs to it.
 const BULK_TIMEOUT: Duration = Duration::from_secs(10);
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -259,9 +266,7 @@ impl Import {
     /// the client has state at the server, such as open files.
     pub fn set_keep_alive(&self, on: bool) {
         self.0.state.lock().keep_alive = on;
-        if on {
-            self.0.node.timer.arm(self.0.node.rt.now() + PING_INTERVAL);
-        }
+        self.0.arm_ping();
     }
 
     /// Sets whether this import is told of restarts of the server ([`Import::notify_restart`]). If it is not, the
@@ -269,9 +274,7 @@ impl Import {
     /// of the restart.
     pub fn set_told_of_restarts(&self, told: bool) {
         self.0.state.lock().told_of_restarts = told;
-        if !told {
-            self.0.node.timer.arm(self.0.node.rt.now() + PING_INTERVAL);
-        }
+        self.0.arm_ping();
     }
 
     /// Returns whether the server refused the latest connect with EBUSY, as a target in recovery does with clients that
@@ -497,7 +500,7 @@ impl ImportShared {
         match connection {
             // An import without state at the server need not react: the peer may only have closed an idle socket, and
             // the next request will find out.
-            Some(connection) if s.calls.in_flight() > 0 || s.ping_interval().is_some() || s.machine.is_recovering() => {
+            Some(connection) if s.calls.in_flight() > 0 || s.pings(&self.node) || s.machine.is_recovering() => {
                 drop(s);
                 self.handle_lost(connection, "the peer is down");
             }
@@ -512,12 +515,15 @@ impl ImportShared {
         let connection = s.machine.recovery_connection().map(|c| c.connection);
         let expired = s.calls.handle_time(now, connection);
         let mut next = expired.next;
-        if let Some(interval) = s.ping_interval().filter(|_| connection.is_some()) {
-            if s.last_sent + interval <= now {
+        if connection.is_some()
+            && let Some(mut at) = s.next_ping(self)
+        {
+            if at <= now {
                 s.last_sent = now;
                 drop(self.node.rt.spawn(self.clone().ping()));
+                at = s.next_ping(self).unwrap_or(Time::FAR_FUTURE);
             }
-            next = next.min(s.last_sent + interval);
+            next = next.min(at);
         }
         if let Some(connection) = expired.lost {
             s.timeouts += 1;
@@ -525,6 +531,13 @@ impl ImportShared {
             self.handle_lost(connection, "a request timed out");
         }
         next
+    }
+
+    /// Makes the node look at this import when its next ping is due.
+    fn arm_ping(&self) {
+        if let Some(at) = self.state.lock().next_ping(self) {
+            self.node.timer.arm(at);
+        }
     }
 
     async fn ping(self: Arc<Self>) {

@@ -12,6 +12,7 @@ use crate::stats::OpSums;
 use crate::target::{TargetEntry, TargetHandler};
 use crate::timer::Timer;
 use crate::window::CongestionControl;
+use nacre_base::param::Params;
 use nacre_base::param::value::Operations;
 use nacre_base::tally::Sums;
 use nacre_base::{Faults, FxHashMap, Nid, Time, Uuid};
@@ -100,6 +101,13 @@ impl RpcNode {
     #[cfg(test)]
     pub(crate) fn faults(&self) -> &Faults {
         &self.0.core.faults
+    }
+
+    /// Lists the parameters of its pings.
+    pub fn list_in(&self, params: &Params) {
+        let core = self.0.core.clone();
+        let liveness = core.liveness.clone();
+        liveness.list_in(params, move || core.timer.arm(core.rt.now()));
     }
 
     /// Serves a target under its name, e.g. `nacre-OST0000`, in place of one that had the name before.

@@ -1,7 +1,8 @@
 //! State that the imports and the services of a node share.
 
+use crate::liveness::Liveness;
 use crate::timer::Timer;
-use nacre_base::Faults;
+use nacre_base::{Faults, Time};
 use nacre_lnet::Lnet;
 use nacre_rt::Rt;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ pub(crate) struct NodeCore {
     /// Timer of the calls' deadlines.
     pub(crate) timer: Arc<Timer>,
     next_xid: AtomicU64,
+    /// When its imports ping.
+    pub(crate) liveness: Arc<Liveness>,
     /// Bytes of data that servers have answered and may still lose, over all imports.
     pub(crate) unstable: Arc<AtomicU64>,
 }
@@ -26,7 +29,14 @@ impl NodeCore {
         let wall = rt.wall();
         let first_xid = (wall.secs.max(0) as u64).saturating_mul(62_500_000) + u64::from(wall.nanos) / 16;
         let next_xid = AtomicU64::new(first_xid.max(1));
-        NodeCore { rt, lnet, faults, timer: Arc::new(Timer::new()), next_xid, unstable: Arc::default() }
+        let (timer, liveness, unstable) = (Arc::new(Timer::new()), Arc::default(), Arc::default());
+        NodeCore { rt, lnet, faults, timer, next_xid, liveness, unstable }
+    }
+
+    /// The time, and that of the wall clock in nanoseconds.
+    pub(crate) fn clocks(&self) -> (Time, i128) {
+        let wall = self.rt.wall();
+        (self.rt.now(), i128::from(wall.secs) * 1_000_000_000 + i128::from(wall.nanos))
     }
 
     pub(crate) fn next_xid(&self) -> u64 {

@@ -1,11 +1,36 @@
-//! The parameters of imports.
+//! The parameters of imports and of a node's pings.
 
+use crate::liveness::PING_INTERVAL_MAX;
 use nacre_base::param::declared::{Declared, Kind, number};
 
 const IMPORTS: &[&str] = &["osc", "mdc", "mgc"];
 
-/// All parameters of imports.
+/// All parameters of imports and pings.
 pub const PARAMS: &[Declared] = &[
+    Declared::kept(
+        &[],
+        "liveness",
+        Kind::Words(&["ping-holding", "ping", "ping-per-server"]),
+        "ping-holding",
+        "Which idle imports ping their targets: those under which locks or open files are held; all, as Lustre's; or all, \
+         with one message for each server.",
+    ),
+    Declared::kept(
+        &[],
+        "ping_interval",
+        number(1, PING_INTERVAL_MAX.as_secs() as i64),
+        "25",
+        "Time after which an idle import pings its target.",
+    )
+    .in_unit("seconds"),
+    Declared::kept(
+        &[],
+        "ping_timing",
+        Kind::Words(&["idle", "aligned", "spread"]),
+        "idle",
+        "When an import pings: once it was idle for the interval, at multiples of the interval on all nodes at once, or \
+         once in each interval at a moment of its own.",
+    ),
     Declared::shown(&["ldlm"], "ldlm_canceld.stats", Kind::Statistics, "How long the targets took to cancel locks."),
     Declared::shown(
         &["ldlm"],

@@ -1,0 +1,194 @@
+//! When a client pings: which of its imports, how often, and at what moments. A node has one setting for all its imports.
+
+use nacre_base::param::Params;
+use nacre_base::{Time, Uuid};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Which idle imports ping their targets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Pings {
+    /// Those under which locks or open files are held, and those that would not be told of a restart.
+    Holding,
+    /// All that are connected, as Lustre's.
+    All,
+    /// All that are connected, those of one server together.
+    PerServer,
+}
+
+/// The moments of pings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Timing {
+    /// When the import has been idle for the interval.
+    Idle,
+    /// When the wall clock shows a multiple of the interval, on all nodes at once: Lustre's, against noise.
+    Aligned,
+    /// Once in each interval of the wall clock, each import at a moment of its own.
+    Spread,
+}
+
+const PINGS: &[(&str, Pings)] =
+    &[("ping-holding", Pings::Holding), ("ping", Pings::All), ("ping-per-server", Pings::PerServer)];
+const TIMINGS: &[(&str, Timing)] = &[("idle", Timing::Idle), ("aligned", Timing::Aligned), ("spread", Timing::Spread)];
+
+/// Default interval of pings, as Lustre's.
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(25);
+/// The longest interval: a server takes longer silence of all its clients for an outage of its own.
+pub(crate) const PING_INTERVAL_MAX: Duration = Duration::from_secs(75);
+
+/// A node's setting.
+#[derive(Debug)]
+pub(crate) struct Liveness {
+    pings: AtomicU8,
+    timing: AtomicU8,
+    interval_secs: AtomicU64,
+}
+
+impl Default for Liveness {
+    fn default() -> Liveness {
+        Liveness {
+            pings: AtomicU8::new(Pings::Holding as u8),
+            timing: AtomicU8::new(Timing::Idle as u8),
+            interval_secs: AtomicU64::new(PING_INTERVAL.as_secs()),
+        }
+    }
+}
+
+impl Liveness {
+    pub(crate) fn pings(&self) -> Pings {
+        find(PINGS, &self.pings)
+    }
+
+    /// When an import that sent something last at `last_sent` pings. `wall` is the wall clock's time at `now`, in
+    /// nanoseconds; `phase` is any number that belongs to the import.
+    pub(crate) fn next(&self, last_sent: Time, (now, wall): (Time, i128), phase: u64) -> Time {
+        let interval = Duration::from_secs(self.interval_secs.load(Ordering::Relaxed));
+        let nanos = interval.as_nanos() as i128;
+        let phase = match find(TIMINGS, &self.timing) {
+            Timing::Idle => return last_sent + interval,
+            Timing::Aligned => 0,
+            Timing::Spread => i128::from(phase) % nanos,
+        };
+        let offset = wall - i128::from(now.0);
+        let sent = i128::from(last_sent.0) + offset - phase;
+        let next = (sent.div_euclid(nanos) + 1) * nanos + phase - offset;
+        Time(u64::try_from(next).unwrap_or(last_sent.0))
+    }
+
+    /// Lists the parameters. `changed` is called after each change.
+    pub(crate) fn list_in(self: &Arc<Liveness>, params: &Params, changed: impl Fn() + Send + Sync + 'static) {
+        let changed = Arc::new(changed);
+        let (shown, set, tell) = (self.clone(), self.clone(), changed.clone());
+        params.add_rw(
+            "liveness",
+            move || word(PINGS, &shown.pings),
+            move |text| choose(PINGS, &set.pings, text).inspect(|()| tell()),
+        );
+        let (shown, set, tell) = (self.clone(), self.clone(), changed.clone());
+        params.add_rw(
+            "ping_timing",
+            move || word(TIMINGS, &shown.timing),
+            move |text| choose(TIMINGS, &set.timing, text).inspect(|()| tell()),
+        );
+        let (shown, set) = (self.clone(), self.clone());
+        params.add_rw(
+            "ping_interval",
+            move || shown.interval_secs.load(Ordering::Relaxed),
+            move |text| {
+                let secs =
+                    u64::from_str(text.trim()).ok().filter(|secs| (1..=PING_INTERVAL_MAX.as_secs()).contains(secs));
+                let secs = secs.ok_or_else(|| format!("it must be 1 to {} seconds", PING_INTERVAL_MAX.as_secs()))?;
+                set.interval_secs.store(secs, Ordering::Relaxed);
+                changed();
+                Ok(())
+            },
+        );
+    }
+}
+
+/// A number for each import, by which its pings are apart from those of others.
+pub(crate) fn phase(client: Uuid, import: u64) -> u64 {
+    let half = |bytes: [u8; 8]| u64::from_le_bytes(bytes);
+    let [a, b] = [0, 8].map(|at| client.0[at..at + 8].try_into().map(half).unwrap_or_default());
+    nacre_base::hash::mix64(a ^ b.rotate_left(32) ^ nacre_base::hash::mix64(import))
+}
+
+fn find<T: Copy>(words: &'static [(&'static str, T)], value: &AtomicU8) -> T {
+    words[usize::from(value.load(Ordering::Relaxed))].1
+}
+
+fn word<T>(words: &'static [(&'static str, T)], value: &AtomicU8) -> &'static str {
+    words[usize::from(value.load(Ordering::Relaxed))].0
+}
+
+fn choose<T>(words: &'static [(&'static str, T)], value: &AtomicU8, text: &str) -> Result<(), String> {
+    let at = words.iter().position(|(word, _)| *word == text.trim());
+    let all = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+    let at = at.ok_or_else(|| format!("it must be one of {}", all()))?;
+    value.store(at as u8, Ordering::Relaxed);
+    Ok(())
+}
+
+// The words stand at the places of their numbers.
+const _: () = {
+    let mut at = 0;
+    while at < PINGS.len() {
+        assert!(PINGS[at].1 as usize == at && TIMINGS[at].1 as usize == at);
+        at += 1;
+    }
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::param::declared::Kind;
+
+    fn liveness(timing: &str, secs: u64) -> Liveness {
+        let liveness = Liveness::default();
+        choose(TIMINGS, &liveness.timing, timing).unwrap();
+        liveness.interval_secs.store(secs, Ordering::Relaxed);
+        liveness
+    }
+
+    /// The wall clock is 7.5 s ahead.
+    const CLOCKS: (Time, i128) = (Time::from_secs(1000), 1_007_500_000_000);
+
+    #[test]
+    fn an_idle_import_pings_after_the_interval() {
+        assert_eq!(liveness("idle", 25).next(Time::from_secs(3), CLOCKS, 99), Time::from_secs(28));
+    }
+
+    #[test]
+    fn aligned_pings_are_at_multiples_of_the_interval_by_the_wall_clock() {
+        let aligned = liveness("aligned", 75);
+        let expected = Time::from_secs(67) + Duration::from_millis(500);
+        assert_eq!(aligned.next(Time::from_secs(3), CLOCKS, 99), expected);
+        assert_eq!(aligned.next(expected, CLOCKS, 1), expected + Duration::from_secs(75), "what was sent then is done");
+    }
+
+    #[test]
+    fn spread_pings_are_one_in_each_interval_at_moments_of_their_own() {
+        let spread = liveness("spread", 75);
+        let phases: Vec<u64> = (0..1000).map(|import| phase(Uuid([7; 16]), import)).collect();
+        let first: Vec<Time> = phases.iter().map(|phase| spread.next(Time::from_secs(500), CLOCKS, *phase)).collect();
+        let early = first.iter().filter(|at| **at - Time::from_secs(500) < Duration::from_secs(25)).count();
+        assert!((250..420).contains(&early), "{early} of 1000 are in the first third");
+        for (at, phase) in first.iter().zip(phases) {
+            assert_eq!(spread.next(*at, CLOCKS, phase), *at + Duration::from_secs(75));
+        }
+    }
+
+    #[test]
+    fn words_are_those_that_are_declared() {
+        let expected = [PINGS.iter().map(|w| w.0).collect::<Vec<_>>(), TIMINGS.iter().map(|w| w.0).collect()];
+        let declared = crate::PARAMS
+            .iter()
+            .filter_map(|p| if let Kind::Words(words) = p.kind { Some(words.to_vec()) } else { None });
+        assert_eq!(declared.collect::<Vec<_>>(), expected);
+        assert!(choose(PINGS, &AtomicU8::new(0), "lease").unwrap_err().contains("ping-holding, ping, ping-per-server"));
+    }
+}
