@@ -224,10 +224,10 @@ impl<T> Gate<T> {
         next
     }
 
-    /// Another number of credits. Returns the messages that no longer wait.
+    /// Another number of credits; what was lowest before says nothing about it. Returns the messages that no longer wait.
     fn resize(&mut self, max: u32) -> Vec<T> {
         self.available += i64::from(max) - i64::from(self.max);
-        self.max = max;
+        (self.max, self.low_water) = (max, self.available);
         let released = std::iter::from_fn(|| self.next()).collect();
         self.assert_conserved();
         released
@@ -420,7 +420,7 @@ mod tests {
         let mut c = Credits::new(100, 2, 100, 1000);
         let sent = (1..=6).filter(|m| matches!(c.handle_send(A, 1, *m), Admission::Go(_))).count();
         assert_eq!((sent, c.set_peer_credits(4)), (2, vec![3, 4]));
-        assert_eq!(c.peer(A), GateStatus { max: 4, available: -2, low_water: -4, queued: 2 });
+        assert_eq!(c.peer(A), GateStatus { max: 4, available: -2, low_water: -2, queued: 2 });
         assert_eq!(c.set_peer_credits(1), [0; 0]);
         assert_eq!([c.handle_done(A), c.handle_done(A), c.handle_done(A)], [[None, None]; 3]);
         assert_eq!(

@@ -60,7 +60,7 @@ struct Gateway {
 #[derive(Debug)]
 pub(crate) struct Gateways {
     all: BTreeMap<Nid, Gateway>,
-    /// Interval of pings of a gateway that is not in use.
+    /// Interval of pings of a gateway that is not in use; zero if no gateway is ever pinged.
     interval: Duration,
 }
 
@@ -71,7 +71,8 @@ impl Gateways {
 
     /// A route by this gateway was added. It is pinged at once, and used until it turns out to be dead.
     pub(crate) fn add(&mut self, gateway: Nid, now: Time) {
-        let next = if self.interval < Duration::from_secs(3600) { now } else { Time::FAR_FUTURE };
+        let is_asked = (Duration::from_nanos(1)..Duration::from_secs(3600)).contains(&self.interval);
+        let next = if is_asked { now } else { Time::FAR_FUTURE };
         self.all.entry(gateway).or_insert_with(|| Gateway { next, ..Gateway::default() });
     }
 
@@ -82,7 +83,7 @@ impl Gateways {
 
     /// A message was given to a gateway.
     pub(crate) fn handle_sent(&mut self, gateway: Nid, now: Time) {
-        if let Some(gateway) = self.all.get_mut(&gateway) {
+        if let Some(gateway) = self.all.get_mut(&gateway).filter(|_| !self.interval.is_zero()) {
             gateway.unanswered_since.get_or_insert(now);
         }
     }

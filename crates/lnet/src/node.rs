@@ -535,6 +535,11 @@ impl Interface {
         self.pump(s);
     }
 
+    /// Credits of a peer that was sent nothing yet.
+    pub(crate) fn peer_credits(&self) -> u32 {
+        self.state.lock().credits.peer_credits()
+    }
+
     /// Gives the messages that are ready to the driver, unless somebody does already.
     fn pump<'a>(&'a self, mut s: MutexGuard<'a, InterfaceState>) {
         if s.pumping || s.ready.is_empty() {

@@ -31,7 +31,8 @@ pub struct LnetOptions {
     pub transaction_timeout: Duration,
     /// Seconds shown by `lnetctl`; peers are not probed.
     pub peer_timeout: Duration,
-    /// Interval of pings of a gateway that is not in use. One in use that falls silent is found in two seconds.
+    /// Interval of pings of a gateway that is not in use. One in use that falls silent is found in two seconds. Zero switches
+    /// both off, as in Lustre: a dead gateway is then found by its connections alone.
     pub alive_router_check_interval: Duration,
     /// Whether a message that comes by a gateway is dropped if this node has no route back by it.
     pub drop_asym_route: bool,

@@ -266,7 +266,10 @@ impl LnetNode {
             match router.as_mut().filter(|router| !router.is_idle()) {
                 Some(router) => router.resize(options.buffers()),
                 None => {
-                    *router = Some(Router::new(options, self.options.peer_credits));
+                    let router = router.insert(Router::new(options, self.options.peer_credits));
+                    for interface in self.interfaces() {
+                        router.set_peer_credits(interface.nid.network, interface.peer_credits());
+                    }
                     Vec::new()
                 }
             }

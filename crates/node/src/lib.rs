@@ -8,6 +8,7 @@
 //!
 //! What must not be here: files, sockets, signals, command lines. Those are a process's.
 
+mod lnet_tables;
 mod mount;
 mod role;
 mod router;
@@ -38,6 +39,7 @@ pub const DECLARED: &[&[Declared]] = &[
     nacre_mdt::PARAMS,
     nacre_ost::PARAMS,
     nacre_client::PARAMS,
+    lnet_tables::PARAMS,
 ];
 
 /// A running node. Cloning shares it.

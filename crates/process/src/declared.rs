@@ -19,15 +19,6 @@ pub const PARAMS: &[Declared] = &[
         "",
         "Arms a fault point, in processes that were started with --faults.",
     ),
-    Declared::text(
-        &[],
-        "peers",
-        "Peers of the network, their credits and router credits, and the lowest that these have been.",
-    ),
-    Declared::text(&[], "nis", "Interfaces of the network, their credits, and the lowest that these have been."),
-    Declared::text(&[], "buffers", "Buffers of a router by pool, those that are free, and the lowest that was."),
-    Declared::text(&[], "routers", "Routers that routes lead through, and whether they are alive."),
-    Declared::text(&[], "routes", "Routes to other networks."),
     Declared::text(&["osd-disk"], "mmp", "Which node has the target's storage, where several may."),
     Declared::shown(
         &["osd-nacre"],

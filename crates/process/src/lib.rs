@@ -14,7 +14,6 @@ pub mod health;
 pub mod json;
 mod listen;
 mod lnet_status;
-mod lnet_tables;
 pub mod memory;
 mod metrics;
 mod recent_log;
@@ -64,7 +63,7 @@ impl NodeProcess {
         health::add_params(node.params());
         memory::add_params(node.params());
         lnet_status::add_params(&node);
-        lnet_tables::add_params(&node);
+        node.list_network();
         if faults::allowed() {
             faults::add_param(node.params(), node.faults());
         }

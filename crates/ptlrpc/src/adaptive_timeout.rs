@@ -6,7 +6,7 @@
 use nacre_base::Time;
 use std::time::Duration;
 
-/// The shortest service estimate used.
+/// Default of `at_min`, the shortest service estimate used.
 pub const AT_MIN: Duration = Duration::from_secs(5);
 /// The longest service estimate used. A request that takes longer is sent again.
 pub const AT_MAX: Duration = Duration::from_secs(600);
@@ -60,9 +60,9 @@ impl Estimator {
     }
 }
 
-/// How long a client waits for a service with this estimate over a network with this latency.
-pub fn request_timeout(service: Duration, network: Duration) -> Duration {
-    let service = service.clamp(AT_MIN, AT_MAX);
+/// How long a client waits for a service with this estimate, of which at least `at_min` counts, over a network with this latency.
+pub fn request_timeout(at_min: Duration, service: Duration, network: Duration) -> Duration {
+    let service = service.max(at_min).min(AT_MAX);
     service + service / 4 + Duration::from_secs(5) + network.min(AT_MAX)
 }
 
@@ -81,9 +81,10 @@ mod tests {
 
     #[test]
     fn without_history_the_minimum_counts() {
-        assert_eq!(request_timeout(Duration::ZERO, Duration::ZERO), Duration::from_millis(11_250));
-        assert_eq!(request_timeout(20 * S, S), 31 * S);
-        assert_eq!(request_timeout(9000 * S, Duration::ZERO), 755 * S);
+        assert_eq!(request_timeout(AT_MIN, Duration::ZERO, Duration::ZERO), Duration::from_millis(11_250));
+        assert_eq!(request_timeout(AT_MIN, 20 * S, S), 31 * S);
+        assert_eq!(request_timeout(40 * S, 20 * S, S), 56 * S);
+        assert_eq!(request_timeout(AT_MIN, 9000 * S, Duration::ZERO), 755 * S);
     }
 
     #[test]

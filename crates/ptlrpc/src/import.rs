@@ -6,7 +6,7 @@ use crate::call::{BULK_MAX, Bulk, CallOptions, INLINE_MAX, Reply};
 use crate::calls::{Calls, Spec, Step};
 use crate::error::RpcError;
 use crate::flights::{Flights, Traffic};
-use crate::import_state::ImportMachine;
+use crate::import_state::{Connection, ImportMachine};
 use crate::liveness::{self, Pings};
 use crate::message::{GOODBYE_XID, Incoming, LockPool, encode, millis, request_portal};
 use crate::node_core::NodeCore;
@@ -509,9 +509,10 @@ impl ImportShared {
         }
     }
 
-    /// Handles deadlines and pings that are due at `now`. Returns when to call this again.
-    pub(crate) fn handle_time(self: &Arc<Self>, now: Time) -> Time {
+    /// Handles deadlines that are due at `now`. Returns when to call this again, and whether to ping the target now.
+    pub(crate) fn handle_time(self: &Arc<Self>, now: Time) -> (Time, bool) {
         let mut s = self.state.lock();
+        let mut is_ping_due = false;
         let connection = s.machine.recovery_connection().map(|c| c.connection);
         let expired = s.calls.handle_time(now, connection);
         let mut next = expired.next;
@@ -519,8 +520,7 @@ impl ImportShared {
             && let Some(mut at) = s.next_ping(self)
         {
             if at <= now {
-                s.last_sent = now;
-                drop(self.node.rt.spawn(self.clone().ping()));
+                (s.last_sent, is_ping_due) = (now, true);
                 at = s.next_ping(self).unwrap_or(Time::FAR_FUTURE);
             }
             next = next.min(at);
@@ -530,20 +530,24 @@ impl ImportShared {
             drop(s);
             self.handle_lost(connection, "a request timed out");
         }
-        next
+        (next, is_ping_due)
+    }
+
+    /// The connection over which the target is pinged while the import is idle; none if it is not pinged, or not connected.
+    /// `is_sent` says that it is pinged now.
+    pub(crate) fn pinged_connection(&self, now: Time, is_sent: bool) -> Option<Connection> {
+        let mut s = self.state.lock();
+        let connection = s.machine.connection().filter(|_| s.pings(&self.node))?;
+        if is_sent {
+            s.last_sent = now;
+        }
+        Some(connection)
     }
 
     /// Makes the node look at this import when its next ping is due.
     fn arm_ping(&self) {
         if let Some(at) = self.state.lock().next_ping(self) {
             self.node.timer.arm(at);
-        }
-    }
-
-    async fn ping(self: Arc<Self>) {
-        let options = CallOptions { lane: Lane::Control, no_delay: true, ..CallOptions::default() };
-        if let Ok(mut call) = Ongoing::start(&self, Opcode::ObdPing, Bytes::new(), options) {
-            let _ = call.run().await;
         }
     }
 
@@ -629,7 +633,7 @@ struct Request {
 }
 
 impl Ongoing {
-    fn start(
+    pub(crate) fn start(
         import: &Arc<ImportShared>,
         opcode: Opcode,
         body: Bytes,
@@ -701,7 +705,7 @@ impl Ongoing {
         self.0.as_mut().expect("only Drop takes the request out")
     }
 
-    async fn run(&mut self) -> Result<Incoming, RpcError> {
+    pub(crate) async fn run(&mut self) -> Result<Incoming, RpcError> {
         self.request().run().await
     }
 }
@@ -781,7 +785,8 @@ impl Request {
         let mut s = import.state.lock();
         let connection = if self.spec.recovery { s.machine.recovery_connection() } else { s.machine.connection() };
         let Some(connection) = connection else { return };
-        let timeout = request_timeout(s.service[self.spec.lane as usize].estimate(now), s.network.estimate(now));
+        let service = s.service[self.spec.lane as usize].estimate(now);
+        let timeout = request_timeout(node.at_min(), service, s.network.estimate(now));
         (header.export, header.connection_count) = (connection.export, connection.connection);
         header.timeout_ms = millis(timeout);
         if self.spec.window.is_some() {

@@ -1,7 +1,7 @@
 //! Parameters of imports, under Lustre's names and in its formats: `import`, `state`, `timeouts`, `stats`, and the
 //! tunable `max_rpcs_in_flight`.
 
-use crate::adaptive_timeout::{AT_MIN, Estimator};
+use crate::adaptive_timeout::Estimator;
 use crate::import::{Import, ImportShared, State};
 use crate::message::request_portal;
 use nacre_base::param::Params;
@@ -99,7 +99,8 @@ fn import_fields(import: &ImportShared) -> Fields {
     let nids = |list: Vec<nacre_base::Nid>| list.iter().map(ToString::to_string).collect::<Vec<_>>();
     let current = m.current_nid().map_or_else(|| "<none>".to_owned(), |n| n.to_string());
     let d = &s.data;
-    let services = s.service.iter().map(|e| e.estimate(now)).max().unwrap_or_default().max(AT_MIN).as_secs();
+    let services =
+        s.service.iter().map(|e| e.estimate(now)).max().unwrap_or_default().max(import.node.at_min()).as_secs();
 
     let mut connect_data = Fields::default();
     connect_data.push("flags", format!("{:#x}", d.flags));
@@ -171,7 +172,7 @@ fn timeouts(import: &ImportShared) -> Drawn {
     };
     add("network".to_owned(), network, 0);
     for lane in Lane::ALL {
-        add(format!("portal {}", request_portal(lane).0), &service[lane as usize], AT_MIN.as_secs());
+        add(format!("portal {}", request_portal(lane).0), &service[lane as usize], import.node.at_min().as_secs());
     }
     Drawn { fields, draw: draw_timeouts }
 }

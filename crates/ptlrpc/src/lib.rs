@@ -47,6 +47,7 @@ mod node;
 mod node_core;
 pub mod nrs;
 mod params;
+mod ping;
 mod recover;
 mod replay;
 mod request;

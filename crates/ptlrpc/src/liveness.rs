@@ -46,6 +46,8 @@ pub(crate) struct Liveness {
     pings: AtomicU8,
     timing: AtomicU8,
     interval_secs: AtomicU64,
+    /// When the setting was changed last. Nothing is due for having been idle before.
+    since: AtomicU64,
 }
 
 impl Default for Liveness {
@@ -54,6 +56,7 @@ impl Default for Liveness {
             pings: AtomicU8::new(Pings::Holding as u8),
             timing: AtomicU8::new(Timing::Idle as u8),
             interval_secs: AtomicU64::new(PING_INTERVAL.as_secs()),
+            since: AtomicU64::new(0),
         }
     }
 }
@@ -67,6 +70,7 @@ impl Liveness {
     /// nanoseconds; `phase` is any number that belongs to the import.
     pub(crate) fn next(&self, last_sent: Time, (now, wall): (Time, i128), phase: u64) -> Time {
         let interval = Duration::from_secs(self.interval_secs.load(Ordering::Relaxed));
+        let last_sent = last_sent.max(Time(self.since.load(Ordering::Relaxed)));
         let nanos = interval.as_nanos() as i128;
         let phase = match find(TIMINGS, &self.timing) {
             Timing::Idle => return last_sent + interval,
@@ -79,9 +83,10 @@ impl Liveness {
         Time(u64::try_from(next).unwrap_or(last_sent.0))
     }
 
-    /// Lists the parameters. `changed` is called after each change.
-    pub(crate) fn list_in(self: &Arc<Liveness>, params: &Params, changed: impl Fn() + Send + Sync + 'static) {
-        let changed = Arc::new(changed);
+    /// Lists the parameters. `changed` is called after each change, and returns the time.
+    pub(crate) fn list_in(self: &Arc<Liveness>, params: &Params, changed: impl Fn() -> Time + Send + Sync + 'static) {
+        let liveness = self.clone();
+        let changed = Arc::new(move || liveness.since.store(changed().0, Ordering::Relaxed));
         let (shown, set, tell) = (self.clone(), self.clone(), changed.clone());
         params.add_rw(
             "liveness",

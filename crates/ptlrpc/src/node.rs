@@ -1,5 +1,6 @@
 //! All RPC of one node: the tables of its imports, targets and exports, its xids, its portals and its timers.
 
+use crate::adaptive_timeout::AT_MAX;
 use crate::connections::{EXPORTS_MAX, HOST_EXPORTS_MAX};
 use crate::evictor::Evictor;
 use crate::export::Export;
@@ -103,11 +104,18 @@ impl RpcNode {
         &self.0.core.faults
     }
 
-    /// Lists the parameters of its pings.
+    /// Lists the parameters of its pings and timeouts.
     pub fn list_in(&self, params: &Params) {
         let core = self.0.core.clone();
         let liveness = core.liveness.clone();
-        liveness.list_in(params, move || core.timer.arm(core.rt.now()));
+        params.add_number("at_min", core.at_min_secs.clone(), 0..=AT_MAX.as_secs());
+        let changed = move || {
+            let now = core.rt.now();
+            // Next pings may be due earlier than the timer thinks.
+            core.timer.arm(now);
+            now
+        };
+        liveness.list_in(params, changed);
     }
 
     /// Serves a target under its name, e.g. `nacre-OST0000`, in place of one that had the name before.
@@ -255,7 +263,16 @@ impl NodeShared {
     }
 
     fn handle_time(self: &Arc<Self>, now: Time) -> Time {
-        self.imports().iter().map(|i| i.handle_time(now)).min().unwrap_or(Time::FAR_FUTURE)
+        let (imports, mut next, mut due) = (self.imports(), Time::FAR_FUTURE, Vec::new());
+        for import in &imports {
+            let (at, is_ping_due) = import.handle_time(now);
+            next = next.min(at);
+            due.extend(is_ping_due.then(|| import.clone()));
+        }
+        if !due.is_empty() {
+            self.send_pings(due, &imports, now);
+        }
+        next
     }
 
     fn handle_service_time(self: &Arc<Self>, now: Time) -> Time {

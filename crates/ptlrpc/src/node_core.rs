@@ -1,5 +1,6 @@
 //! State that the imports and the services of a node share.
 
+use crate::adaptive_timeout::AT_MIN;
 use crate::liveness::Liveness;
 use crate::timer::Timer;
 use nacre_base::{Faults, Time};
@@ -7,6 +8,7 @@ use nacre_lnet::Lnet;
 use nacre_rt::Rt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The clock, the network and the fault points of a node, and the source of its xids.
 pub(crate) struct NodeCore {
@@ -16,6 +18,8 @@ pub(crate) struct NodeCore {
     /// Timer of the calls' deadlines.
     pub(crate) timer: Arc<Timer>,
     next_xid: AtomicU64,
+    /// The shortest estimate of a service's time that counts, in seconds.
+    pub(crate) at_min_secs: Arc<AtomicU64>,
     /// When its imports ping.
     pub(crate) liveness: Arc<Liveness>,
     /// Bytes of data that servers have answered and may still lose, over all imports.
@@ -30,7 +34,12 @@ impl NodeCore {
         let first_xid = (wall.secs.max(0) as u64).saturating_mul(62_500_000) + u64::from(wall.nanos) / 16;
         let next_xid = AtomicU64::new(first_xid.max(1));
         let (timer, liveness, unstable) = (Arc::new(Timer::new()), Arc::default(), Arc::default());
-        NodeCore { rt, lnet, faults, timer, next_xid, liveness, unstable }
+        let at_min_secs = Arc::new(AtomicU64::new(AT_MIN.as_secs()));
+        NodeCore { rt, lnet, faults, timer, next_xid, at_min_secs, liveness, unstable }
+    }
+
+    pub(crate) fn at_min(&self) -> Duration {
+        Duration::from_secs(self.at_min_secs.load(Ordering::Relaxed))
     }
 
     /// The time, and that of the wall clock in nanoseconds.

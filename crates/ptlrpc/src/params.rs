@@ -1,5 +1,6 @@
-//! The parameters of imports and of a node's pings.
+//! The parameters of imports, and of a node's pings and timeouts.
 
+use crate::adaptive_timeout::AT_MAX;
 use crate::liveness::PING_INTERVAL_MAX;
 use nacre_base::param::declared::{Declared, Kind, number};
 
@@ -7,6 +8,15 @@ const IMPORTS: &[&str] = &["osc", "mdc", "mgc"];
 
 /// All parameters of imports and pings.
 pub const PARAMS: &[Declared] = &[
+    Declared::kept(
+        &[],
+        "at_min",
+        number(0, AT_MAX.as_secs() as i64),
+        "5",
+        "The least that requests are expected to take, however quick they have been: they are sent again, over a new \
+         connection, after a quarter more, 5 s, and the latency of the network.",
+    )
+    .in_unit("seconds"),
     Declared::kept(
         &[],
         "liveness",

@@ -11,6 +11,7 @@ use crate::lane::{LaneSlot, Load};
 use crate::message::{GOODBYE_XID, Incoming, REPLY_PORTAL, decode, encode, millis, opcode};
 use crate::node::NodeShared;
 use crate::nrs::{Admission, is_high_priority, may_have_high_priority};
+use crate::ping::Told;
 use crate::request::{Arrival, ServerRequest, Transfer, Work};
 use crate::request_log::{Received, ReplyTo, Verdict, early_at};
 use crate::target::Response;
@@ -120,7 +121,10 @@ impl NodeShared {
             return match export.handle_ping(m.header.connection_count, now) {
                 Entry::Stale => {}
                 Entry::Closed => self.refuse_unconnected(&m.header, reply_to),
-                Entry::Logged(_) => self.answer_ping(&export, &m.header, reply_to),
+                Entry::Logged(_) => {
+                    let others = self.answer_others(&m.body, reply_to.nid, now);
+                    self.answer_ping(&export, &m.header, &others, reply_to);
+                }
             };
         }
         let deadline = now + Duration::from_millis(m.header.timeout_ms.into());
@@ -350,7 +354,7 @@ impl NodeShared {
 
     /// Answers a ping. A ping also reports the client's progress in a recovery, and its reply says whether the recovery
     /// goes on.
-    fn answer_ping(&self, export: &Arc<Export>, request: &RpcHeader, reply_to: ReplyTo) {
+    fn answer_ping(&self, export: &Arc<Export>, request: &RpcHeader, others: &[Told], reply_to: ReplyTo) {
         let handler = &export.entry.handler;
         let told = request.flags & (flags::REQ_REPLAY_DONE | flags::LOCK_REPLAY_DONE);
         let recovering = handler.recovery(export, told);
@@ -367,7 +371,8 @@ impl NodeShared {
             ..RpcHeader::default()
         };
         if !self.reply_fault(Opcode::ObdPing) {
-            self.post(reply_to, encode(RpcKind::Reply, &header, &[], Payload::new()));
+            let body = if others.is_empty() { Bytes::new() } else { nacre_wire::encode(&others.to_vec()) };
+            self.post(reply_to, encode(RpcKind::Reply, &header, &body, Payload::new()));
         }
     }
 

@@ -6,6 +6,7 @@ use crate::away;
 use crate::conditions::Answers;
 use crate::crashes;
 use crate::journal::{self, Application, Setup};
+use crate::ping_storm::{self, Topology};
 use crate::scale::Crowd;
 use crate::scenario::{Trouble, run_seed};
 use crate::shared_file::{self, AUTOMATIC, Load, Medium, Policy, RECORD_MAX, Row};
@@ -125,8 +126,37 @@ enum SimCommand {
     },
     /// Many writers of one file, in alternating records, beside a file for each: one OST with the speed of a real one
     SharedFile(SharedFile),
+    /// Clients that all ping all servers through routers, while others write: how long nothing is written
+    PingStorm(PingStormArgs),
     /// When writes are answered and where the journal is: rates of 28 OSTs on arrays with slow seeks, and an application
     Journal(JournalArgs),
+}
+
+/// Arguments of `nacre sim ping-storm`. The default has a tenth of the paper's servers and routers, so that each of them
+/// has as many pings.
+#[derive(Args, Debug)]
+struct PingStormArgs {
+    /// Idle clients
+    #[arg(long, default_value_t = 25_000)]
+    clients: u32,
+    /// OSSs, of four targets each
+    #[arg(long, default_value_t = 17)]
+    oss: u32,
+    /// Routers
+    #[arg(long, default_value_t = 23)]
+    routers: u32,
+    /// Intervals of 75 s that each row measures
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    intervals: u32,
+    /// The seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print the page of the documentation
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
+    /// File for a plot (SVG)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// Arguments of `nacre sim journal`.
@@ -241,6 +271,7 @@ pub fn main(args: SimArgs) -> ExitCode {
         SimCommand::Scale { clients, oss } => scale(clients, oss, args.json),
         SimCommand::SharedFile(experiment) => shared_files(&experiment, args.json),
         SimCommand::Journal(experiment) => journals(&experiment, args.json),
+        SimCommand::PingStorm(experiment) => ping_storms(&experiment, args.json),
     }
 }
 
@@ -516,6 +547,27 @@ fn journals(args: &JournalArgs, json: bool) -> ExitCode {
     let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
     let form = Form::of(json, args.markdown, "nacre sim journal --markdown");
     let shown = show(&journal::report(&setup, &runs), form, args.plot.as_deref(), || journal::plots(&setup, &runs));
+    if has_failed { ExitCode::FAILURE } else { shown }
+}
+
+fn ping_storms(args: &PingStormArgs, json: bool) -> ExitCode {
+    let size = ping_storm::Size { clients: args.clients, oss: args.oss, routers: args.routers };
+    let setup = ping_storm::Setup { seed: args.seed, size, intervals: args.intervals };
+    if let Err(e) = setup.check() {
+        eprintln!("nacre sim: {e}");
+        return ExitCode::FAILURE;
+    }
+    let runs = side_by_side(&[Topology::FineGrained, Topology::Flat], "ping-storm", |topology| {
+        let measured = std::panic::catch_unwind(|| ping_storm::measure(setup, *topology));
+        measured.unwrap_or_else(|panic| Err(text_of(&*panic)))
+    });
+    let failed = runs.iter().filter_map(|run| run.as_ref().err());
+    let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
+    let (outcomes, traces): (Vec<_>, Vec<_>) = runs.into_iter().flatten().unzip();
+    let outcomes = outcomes.concat();
+    let form = Form::of(json, args.markdown, "nacre sim ping-storm --markdown");
+    let experiment = ping_storm::report(&setup, &outcomes, &traces);
+    let shown = show(&experiment, form, args.plot.as_deref(), || ping_storm::plots(&setup, &outcomes));
     if has_failed { ExitCode::FAILURE } else { shown }
 }
 

@@ -135,7 +135,9 @@ impl Workload {
         if self.log.len() >= 60 {
             self.log.remove(0);
         }
-        self.log.push(format!("{:?} {text}", self.cluster.rt().now()));
+        let step = format!("{:?} {text}", self.cluster.rt().now());
+        tracing::debug!("step: {step}");
+        self.log.push(step);
     }
 
     fn fail(&self, text: String) -> ! {
@@ -384,8 +386,16 @@ impl Workload {
         match (&got, &want) {
             (Ok(g), Ok(w)) if g[..] == w[..] => {}
             (Ok(g), Ok(w)) => {
-                let at = g.iter().zip(w).position(|(a, b)| a != b).unwrap_or(g.len().min(w.len()));
-                self.fail(format!("{} bytes read, {} expected; they differ from byte {at} on", g.len(), w.len()));
+                let differs = |at: &usize| g.get(*at) != w.get(*at);
+                let at = || (0..g.len().max(w.len())).filter(differs);
+                let (first, last) = (at().next().unwrap_or(0), at().next_back().unwrap_or(0));
+                let zeroes = at().filter(|at| g.get(*at) == Some(&0)).count();
+                self.fail(format!(
+                    "{} bytes read, {} expected; of bytes {first} to {last}, {} differ, and {zeroes} of them are zeroes",
+                    g.len(),
+                    w.len(),
+                    at().count()
+                ));
             }
             _ => self.compare(got.map(|b| b.to_vec()), want),
         }

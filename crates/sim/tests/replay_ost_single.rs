@@ -3,6 +3,7 @@
 
 use super::replays::*;
 use super::*;
+use nacre_base::fault::{Fault, FaultAction};
 use nacre_client::open_flags;
 use nacre_osd::mem::Crash;
 use nacre_sim::failures::{Locks, Mishap};
@@ -154,6 +155,33 @@ fn space_of_removed_files_is_free_though_the_ost_died_before_it_destroyed_them()
         c.rt().sleep(secs(100)).await;
         assert!(available(&w).await - full >= 5 << 20);
         assert_eq!(c.param(OSS, "obdfilter.*.kbytesfree")[0].1, c.param(OSS, "obdfilter.*.kbytestotal")[0].1);
+    });
+}
+
+/// Not of Lustre's: the truncation was executed again because the first reply was lost, and the first execution alone was
+/// durable when the OST died. It was taken for done, so the write after it was refused, for it was based on the second.
+#[test]
+fn a_truncation_that_was_executed_twice_is_replayed_if_only_the_first_survived() {
+    witnessed(1, |c, u, w| async move {
+        let file = u.new_file(ROOT, "f", O_DIRECT).await.unwrap();
+        u.put(&file, 0, &[1; 8192]).await.unwrap();
+        assert_eq!(u.fsync(&file, false).await, Ok(()));
+        c.faults(OSS).unwrap().arm(&format!("rpc.{}.drop_reply", Opcode::OstPunch), Fault::once(FaultAction::Drop));
+        let truncating = c.rt().spawn({
+            let (u, fid) = (u.clone(), file.fid());
+            async move { assert_eq!(u.truncate(fid, 4096).await.unwrap().size, 4096) }
+        });
+        // Longer than the interval of commits, and shorter than a request's timeout.
+        c.rt().sleep(secs(7)).await;
+        c.crash(OSS, Crash::Process);
+        c.restart(OSS).await.unwrap();
+        truncating.await;
+        u.put(&file, 6000, &[2; 100]).await.unwrap();
+        c.crash(OSS, Crash::Process);
+        c.restart(OSS).await.unwrap();
+        let expected = [vec![1; 4096], vec![0; 6000 - 4096], vec![2; 100]].concat();
+        assert!(w.content(file.fid()).await == expected);
+        u.release(file).await.unwrap();
     });
 }
 

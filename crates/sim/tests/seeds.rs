@@ -100,6 +100,13 @@ fn space_that_was_promised_before_a_restart_stays_promised() {
     }
 }
 
+/// A truncation was executed twice, and only the first execution was durable when the OST died; the replay of the second was
+/// taken for done, and a write that was based on it was lost.
+#[test]
+fn a_replay_is_done_only_if_that_very_execution_is_durable() {
+    nacre_sim::crashes::run_answering(Answers::Device, 9_903_366, 400);
+}
+
 /// A write without grant was sent again after a restart of its OST, which was nearly full. Nothing was reserved for what was
 /// sent again, even if it had never been received; so the write was answered from memory, and the device stopped because there
 /// was no space for it.

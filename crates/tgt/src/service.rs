@@ -258,9 +258,12 @@ impl<S: Service> Dispatcher<S> {
     async fn replay(&self, line: &Line<S>, request: ServerRequest, turn: Turn) -> Result<Response, Errno> {
         let (export, delivery) = (request.export.clone(), request.delivery());
         let (xid, opcode, transno) = (request.xid(), request.opcode, request.header.transno);
+        // A request without a tag may have been executed twice, because its first reply was lost. If only the first
+        // execution survived the crash, later changes are based on one that is missing.
+        let is_earlier = |saved: &Result<Response, Errno>| saved.as_ref().is_ok_and(|reply| reply.transno.0 < transno);
         let result = match self.saved_reply(&export, xid, request.tag()).await {
-            Some(saved) => saved,
-            None => self.run(line, request).await,
+            Some(saved) if !is_earlier(&saved) => saved,
+            _ => self.run(line, request).await,
         };
         match &result {
             // The replay comes again, or its client is gone.

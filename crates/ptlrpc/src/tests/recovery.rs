@@ -377,6 +377,34 @@ fn keep_alive_pings_an_idle_import_only() {
     });
 }
 
+#[test]
+fn one_ping_speaks_for_all_imports_at_a_server() {
+    run(1, 3600, |rt| async move {
+        let w = World::new(&rt);
+        w.client.list_in(&w.params);
+        let other = "test-MDT0001";
+        let target = Arc::new(TestTarget::new(w.server.node.rt(), &Arc::default()));
+        let served = w.server.node.serve(other, target);
+        let imports = [w.import(), w.client.import(ImportConfig { target: other.to_owned(), ..config(1) })];
+        for import in &imports {
+            apply(import, 1).await.unwrap();
+        }
+        let set = |value: &str| assert_eq!(w.params.set("liveness", value).map(|names| names.len()), Ok(1));
+        for (value, messages) in [("ping", 8), ("ping-per-server", 4), ("ping-holding", 0)] {
+            set(value);
+            let before = w.client.lnet().stats().send_count;
+            rt.sleep(110 * SECOND).await;
+            assert_eq!(w.client.lnet().stats().send_count - before, messages, "{value}");
+            let heard = [w.server.served.exports(), served.exports()].map(|exports| exports[0].last_heard());
+            assert_eq!(heard.iter().all(|at| rt.now().since(*at) < 26 * SECOND), messages > 0, "{value}");
+        }
+        set("ping-per-server");
+        w.crash_server();
+        rt.sleep(60 * SECOND).await;
+        assert!(imports.iter().all(|import| import.state().name() != "FULL"), "both hear that the server is dead");
+    });
+}
+
 /// Otherwise its call would wait for the request's timeout, with whatever locks it holds.
 #[test]
 fn an_idle_import_hears_from_its_next_request_that_the_server_is_dead() {

@@ -1,53 +1,80 @@
 //! The tables that Lustre shows in `/sys/kernel/debug/lnet`, for `lctl get_param peers nis buffers routers routes`: what an
 //! administrator reads, and the scripts that watch `min`, the low-water mark of credits and buffers.
 
+use crate::Node;
 use nacre_base::Nid;
+use nacre_base::param::declared::Declared;
+use nacre_base::param::value::{Drawn, Fields};
 use nacre_lnet::{Lnet, PoolKind, Route};
-use nacre_node::Node;
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
-/// A table made from the state of a node's network.
-type Table = fn(&Lnet) -> String;
+/// The tables, as parameters.
+pub(crate) const PARAMS: &[Declared] = &[
+    Declared::text(
+        &[],
+        "peers",
+        "Peers of the network, their credits and router credits, and the lowest that these have been.",
+    ),
+    Declared::text(&[], "nis", "Interfaces of the network, their credits, and the lowest that these have been."),
+    Declared::text(&[], "buffers", "Buffers of a router by pool, those that are free, and the lowest that was."),
+    Declared::text(&[], "routers", "Routers that routes lead through, and whether they are alive."),
+    Declared::text(&[], "routes", "Routes to other networks."),
+];
 
-/// Registers the tables of a node.
-pub(crate) fn add_params(node: &Node) {
-    let tables: [(&str, Table); 5] =
-        [("peers", peers), ("nis", nis), ("buffers", buffers), ("routers", routers), ("routes", routes)];
-    for (name, table) in tables {
-        let lnet = node.lnet().clone();
-        node.params().add(name, move || table(&lnet));
+impl Node {
+    /// Registers the tables of the node's network. Thousands of simulated clients have none, to save memory.
+    pub fn list_network(&self) {
+        let lnet = || self.lnet().clone();
+        let of = (lnet(), lnet(), lnet(), lnet(), lnet());
+        self.params().add("peers", move || peers(&of.0));
+        self.params().add("nis", move || nis(&of.1));
+        self.params().add("buffers", move || buffers(&of.2));
+        self.params().add("routers", move || routers(&of.3));
+        self.params().add("routes", move || routes(&of.4));
     }
 }
 
 /// For each peer: its router credits (`rtr`), its credits (`tx`), and the lowest that each has been. `last`, the age of the last
 /// message, is always -1, because nobody keeps it.
-fn peers(lnet: &Lnet) -> String {
-    let mut text = row("nid", "refs", "state", "last", ["max", "rtr", "min", "tx", "min"], "queue");
+fn peers(lnet: &Lnet) -> Drawn {
+    let mut all = Fields::default();
     for peer in lnet.peers() {
         let state = match peer.up {
             Some(true) => "up",
             Some(false) => "down",
             None => "NA",
         };
-        let numbers = [
-            peer.max_ni_tx_credits.into(),
-            peer.available_rtr_credits,
-            peer.min_rtr_credits,
-            peer.available_tx_credits,
-            peer.min_tx_credits,
-        ];
-        let numbers = numbers.map(|n| n.to_string());
-        let numbers = numbers.each_ref().map(String::as_str);
-        let (nid, refs) = (peer.primary_nid.to_string(), peer.refcount.to_string());
-        text += &row(&nid, &refs, state, "-1", numbers, &peer.tx_q_num_of_buf.to_string());
+        let mut fields = Fields::default();
+        fields.push("refs", peer.refcount);
+        fields.push("state", state);
+        fields.push("last", -1_i64);
+        fields.push("max", peer.max_ni_tx_credits);
+        fields.push("rtr", peer.available_rtr_credits);
+        fields.push("min_rtr", peer.min_rtr_credits);
+        fields.push("tx", peer.available_tx_credits);
+        fields.push("min_tx", peer.min_tx_credits);
+        fields.push("queue", peer.tx_q_num_of_buf);
+        all.push(peer.primary_nid.to_string(), fields);
     }
-    text
+    Drawn { fields: all, draw: draw_peers }
 }
 
-fn row(nid: &str, refs: &str, state: &str, last: &str, numbers: [&str; 5], queue: &str) -> String {
-    let [max, rtr, min_rtr, tx, min_tx] = numbers;
-    format!("{nid:<24} {refs:>4} {state:>5} {last:>5} {max:>5} {rtr:>5} {min_rtr:>5} {tx:>5} {min_tx:>5} {queue}\n")
+fn draw_peers(peers: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut row = |nid: &str, cells: [&str; 9]| {
+        let [refs, state, last, max, rtr, min_rtr, tx, min_tx, queue] = cells;
+        writeln!(
+            f,
+            "{nid:<24} {refs:>4} {state:>5} {last:>5} {max:>5} {rtr:>5} {min_rtr:>5} {tx:>5} {min_tx:>5} {queue}"
+        )
+    };
+    row("nid", ["refs", "state", "last", "max", "rtr", "min", "tx", "min", "queue"])?;
+    for peer in &peers.0 {
+        let cell = |name: &str| peer.value.field(name).map(ToString::to_string).unwrap_or_default();
+        let cells = ["refs", "state", "last", "max", "rtr", "min_rtr", "tx", "min_tx", "queue"].map(cell);
+        row(&peer.name, cells.each_ref().map(String::as_str))?;
+    }
+    Ok(())
 }
 
 /// For each interface: the credits of a peer and of the interface, and the lowest that the latter have been.
@@ -76,12 +103,26 @@ fn nis(lnet: &Lnet) -> String {
 }
 
 /// For each pool of a router: its buffers, those that are free (below zero, the messages that wait), and the lowest that was.
-fn buffers(lnet: &Lnet) -> String {
-    let mut text = format!("{:>5} {:>5} {:>7} {:>7}\n", "pages", "count", "credits", "min");
+fn buffers(lnet: &Lnet) -> Drawn {
+    let mut all = Fields::default();
     for (kind, level) in PoolKind::ALL.iter().zip(lnet.routing().into_iter().flat_map(|status| status.pools)) {
-        let _ = writeln!(text, "{:>5} {:>5} {:>7} {:>7}", kind.pages(), level.max, level.available, level.low_water);
+        let mut fields = Fields::default();
+        fields.push("pages", kind.pages());
+        fields.push("count", level.max);
+        fields.push("credits", level.available);
+        fields.push("min", level.low_water);
+        all.push(kind.name(), fields);
     }
-    text
+    Drawn { fields: all, draw: draw_buffers }
+}
+
+fn draw_buffers(pools: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    writeln!(f, "{:>5} {:>5} {:>7} {:>7}", "pages", "count", "credits", "min")?;
+    for pool in &pools.0 {
+        let cell = |name: &str| pool.value.field(name).map(ToString::to_string).unwrap_or_default();
+        writeln!(f, "{:>5} {:>5} {:>7} {:>7}", cell("pages"), cell("count"), cell("credits"), cell("min"))?;
+    }
+    Ok(())
 }
 
 /// For each gateway: how many routes lead through it, and whether it is alive.
@@ -131,11 +172,12 @@ mod tests {
             router.lnet().start_routing(&RouterOptions::default());
             let lnet = client.lnet();
             lnet.add_route("sim2 2@sim".parse().unwrap()).unwrap();
-            client.params().declare(crate::PARAMS);
-            add_params(&client);
+            client.list_network();
+            router.list_network();
             lnet.ping(Nid::sim(2), std::time::Duration::from_secs(1)).await.unwrap();
 
-            let shown = |name: &str| client.params().get(name).unwrap().remove(0).1;
+            let of = |node: &Node, name: &str| node.params().get(name).unwrap().remove(0).1;
+            let shown = |name: &str| of(&client, name);
             assert_eq!(
                 shown("peers"),
                 "nid                      refs state  last   max   rtr   min    tx   min queue\n\
@@ -154,7 +196,7 @@ mod tests {
             assert_eq!(shown("routers"), "ref  rtr_ref alive router\n2          1    up 2@sim\n");
             assert_eq!(shown("buffers"), "pages count credits     min\n");
             assert_eq!(
-                buffers(router.lnet()),
+                of(&router, "buffers"),
                 "pages count credits     min\n    0  2048    2048    2048\n    1 16384   16384   16384\n  256  1024    1024    1024\n"
             );
             assert!(routes(router.lnet()).starts_with("Routing enabled\n"));

@@ -1,0 +1,229 @@
+//! The flood of pings that stops a file system: "Minimizing Lustre Ping Effects at Scale on Cray Systems" (Spitz and
+//! others, CUG 2012) in virtual time. 25,000 clients on one fabric ping every target of servers on another, through
+//! routers whose credits and buffers are few, while other clients write. What is measured is the dead time: the share of
+//! the writers' bytes that is missing beside the same run without pings.
+//!
+//! Nodes, RPC and routers are the production code; the fabrics are simulated, with the rules of `gni` and `o2ib` for
+//! credits. Every number is in [`constants`], with its source; one is fitted.
+
+mod constants;
+mod report;
+mod site;
+
+pub use report::{plots, report};
+pub use site::Size;
+
+use constants::{INTERVAL, SAMPLE};
+use nacre_base::Time;
+use nacre_rt::{Rt, Sim};
+use site::Site;
+use std::time::Duration;
+
+/// How routers are shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Topology {
+    /// All clients use all routers for all servers.
+    Flat,
+    /// Three OSSs share about four routers, and nobody else uses these.
+    FineGrained,
+}
+
+/// Credits and buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuning {
+    /// Credits of a peer on the servers' fabric.
+    pub credits: u32,
+    /// Small buffers of a router.
+    pub small_buffers: u32,
+    /// Whether routers have lanes by purpose; otherwise first in first out, as in Lustre.
+    pub lanes: bool,
+}
+
+/// How clients ping.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Pinging {
+    /// Not at all.
+    Never,
+    /// Each import at multiples of the interval, all at once.
+    Aligned,
+    /// The same, and so many pings more of each import.
+    AlignedMore(f64),
+    /// Each import at a moment of its own.
+    Spread,
+    /// Each import when it has been idle for the interval.
+    Idle,
+    /// At multiples of the interval, the imports of one server together.
+    PerServer,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Row {
+    /// How routers are shared.
+    pub topology: Topology,
+    /// Credits and buffers.
+    pub tuning: Tuning,
+    /// How clients ping.
+    pub pinging: Pinging,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// The measurement.
+    pub row: Row,
+    /// Bytes written by the end of each sample.
+    pub samples: Vec<u64>,
+    /// Pings that were answered.
+    pub pings: u64,
+    /// Messages received by all nodes but writers, other than bulk.
+    pub messages: u64,
+    /// Mean time of a write at its OSS, in microseconds.
+    pub io_wait_us: f64,
+    /// The lowest that the credits of a peer on the servers' fabric have been, of any router.
+    pub o2ib_low: i128,
+    /// The same of the small buffers.
+    pub buffers_low: i128,
+    /// The same of the router credits of a client.
+    pub client_credits_low: i128,
+}
+
+/// Everything that is run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Setup {
+    /// The seed.
+    pub seed: u64,
+    /// How large the site is.
+    pub size: Size,
+    /// Intervals that each row measures.
+    pub intervals: u32,
+}
+
+/// Most clients; an OSS has an export for each of them and each of its targets.
+const CLIENTS_MAX: u32 = 30_000;
+/// Lustre's defaults.
+const DEFAULTS: Tuning = Tuning { credits: 8, small_buffers: 8192, lanes: false };
+/// The paper's advice.
+const TUNED: Tuning = Tuning { credits: 126, small_buffers: 16_384, lanes: false };
+/// The same, with what is Nacre's.
+const OURS: Tuning = Tuning { lanes: true, ..TUNED };
+/// Times that the paper's clients pinged a target where it mounted file systems repeatedly, of one mount: 45 million pings
+/// in place of 16.8 million.
+const REPEATED: f64 = 2.7;
+/// Time before the flood that belongs to a window.
+const LEAD: Duration = Duration::from_secs(10);
+/// Time for writers to get going, and for pings to cease.
+const SETTLE: Duration = Duration::from_secs(3);
+/// Virtual time after which a run counts as hung.
+const LIMIT: Duration = Duration::from_secs(100_000);
+
+impl Setup {
+    /// Says what is wrong with a setup that a person chose.
+    pub fn check(&self) -> Result<(), String> {
+        let Size { clients, oss, routers } = self.size;
+        let groups = oss.div_ceil(constants::GROUP);
+        match () {
+            () if clients == 0 || oss == 0 => Err("at least one client and one OSS are needed".to_owned()),
+            () if clients > CLIENTS_MAX => Err(format!("an OSS has at most {CLIENTS_MAX} clients")),
+            () if routers < groups => Err(format!("{oss} OSSs are in {groups} groups; each needs a router")),
+            () => Ok(()),
+        }
+    }
+}
+
+impl Pinging {
+    /// The parameters of a client.
+    fn params(self) -> [(&'static str, &'static str); 3] {
+        let (liveness, timing) = match self {
+            Pinging::Never => ("ping-holding", "idle"),
+            Pinging::Aligned | Pinging::AlignedMore(_) => ("ping", "aligned"),
+            Pinging::Spread => ("ping", "spread"),
+            Pinging::Idle => ("ping", "idle"),
+            Pinging::PerServer => ("ping-per-server", "aligned"),
+        };
+        // The interval first, because a node looks at its imports after each change.
+        [("ping_interval", "75"), ("ping_timing", timing), ("liveness", liveness)]
+    }
+}
+
+impl Topology {
+    /// What is measured on a site of this topology, in turn. Rows without pings are what others are compared with.
+    pub fn rows(self) -> Vec<Row> {
+        use Pinging::{Aligned, AlignedMore, Idle, Never, PerServer, Spread};
+        let all: &[(Tuning, &[Pinging])] = match self {
+            Topology::Flat => &[(DEFAULTS, &[Never, Aligned])],
+            Topology::FineGrained => &[
+                (DEFAULTS, &[Never, Aligned, Spread, Idle]),
+                (TUNED, &[Never, Aligned, AlignedMore(REPEATED - 1.0)]),
+                (OURS, &[Never, Aligned, PerServer]),
+            ],
+        };
+        let row = |tuning: Tuning| move |pinging: &Pinging| Row { topology: self, tuning, pinging: *pinging };
+        all.iter().flat_map(|(tuning, pinging)| pinging.iter().map(row(*tuning))).collect()
+    }
+}
+
+/// Measures all rows of a topology on one site. Returns the outcomes, and the hash of all events.
+pub fn measure(setup: Setup, topology: Topology) -> Result<(Vec<Outcome>, u64), String> {
+    let mut sim = Sim::new(setup.seed);
+    let rt = sim.rt();
+    let outcomes = sim.block_on(Time::ZERO + LIMIT, async move {
+        let site = Site::build(&rt, setup.size, topology).await?;
+        let mut outcomes = Vec::new();
+        for row in topology.rows() {
+            outcomes.push(measure_row(&rt, &site, setup, row).await?);
+        }
+        Ok::<_, String>(outcomes)
+    });
+    Ok((outcomes?, sim.stats().trace))
+}
+
+async fn measure_row(rt: &Rt, site: &Site, setup: Setup, row: Row) -> Result<Outcome, String> {
+    site.tune(row.tuning).await?;
+    let writing = site.write();
+    rt.sleep(SETTLE).await;
+    // Pings come once in each interval of the wall clock, which is the simulation's.
+    let flood = next_flood(rt, rt.now() + LEAD + Duration::from_secs(1));
+    rt.sleep((flood - rt.now()).saturating_sub(LEAD)).await;
+    site.set_pinging(row.pinging)?;
+    let (pings, messages, io) = (site.pings(), site.messages(), site.io_wait());
+    let (begun, mut samples) = (rt.now(), vec![site.written()]);
+    let ends = begun + INTERVAL * setup.intervals;
+    let mut floods: Vec<Time> = (0..setup.intervals).map(|n| flood + INTERVAL * n).collect();
+    while rt.now() < ends {
+        rt.sleep(SAMPLE).await;
+        if let (Pinging::AlignedMore(more), Some(at)) = (row.pinging, floods.first().copied())
+            && rt.now() >= at
+        {
+            site.ping_more(more);
+            floods.remove(0);
+        }
+        samples.push(site.written());
+    }
+    let (io_now, pings_now) = (site.io_wait(), site.pings());
+    let outcome = Outcome {
+        row,
+        samples,
+        pings: pings_now - pings,
+        messages: site.messages() - messages,
+        io_wait_us: (io_now.1 - io.1) as f64 / (io_now.0 - io.0).max(1) as f64,
+        o2ib_low: site.lowest("peers", "min_tx", |nid| nid.contains("@o2ib")),
+        buffers_low: site.lowest("buffers", "min", |pool| pool == "small"),
+        client_credits_low: site.lowest("peers", "min_rtr", |nid| nid.ends_with("@gni")),
+    };
+    site.set_pinging(Pinging::Never)?;
+    drop(writing);
+    // What is still under way would disturb the next row, and its credits must come back before they are changed.
+    rt.sleep(INTERVAL).await;
+    tracing::info!(?row, pings = outcome.pings, "measured");
+    Ok(outcome)
+}
+
+/// The first multiple of the interval by the wall clock after `after`.
+fn next_flood(rt: &Rt, after: Time) -> Time {
+    let (now, wall) = (rt.now(), rt.wall());
+    let offset = i128::from(wall.secs) * 1_000_000_000 + i128::from(wall.nanos) - i128::from(now.0);
+    let interval = INTERVAL.as_nanos() as i128;
+    let next = (i128::from(after.0) + offset).div_euclid(interval) + 1;
+    Time((next * interval - offset) as u64)
+}

@@ -1,0 +1,401 @@
+//! The site of the paper: clients on `gni`, servers on `o2ib` networks, and routers between them. Every node is the
+//! production node with its roles; the idle clients have an import for each target, which they connected like any other.
+
+use super::constants::{AT_MIN_SECS, DISKS, GNI_CREDITS, GROUP, IN_FLIGHT, JITTER, LATENCY, TAKING, TARGETS, WRITERS};
+use super::{Pinging, Topology, Tuning};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use nacre_base::param::value::Value;
+use nacre_base::{Faults, MdtIndex, Network, Nid, OstIndex, Payload, TargetKind, TargetName, Uuid};
+use nacre_client::open_flags::{O_CREAT, O_DIRECT, O_EXCL, O_RDWR};
+use nacre_client::{Client, MountConfig, OpenFile};
+use nacre_lnet::{CreditsReturn, LinkOptions, Lnet, LnetOptions, Route, RouterOptions, SimNet, SimNetOptions};
+use nacre_node::{Node, TargetSpec, tables};
+use nacre_osd::mem::{MemOptions, MemOsd};
+use nacre_ptlrpc::{CallOptions, Import, ImportConfig};
+use nacre_rt::Rt;
+use nacre_wire::attr::Credentials;
+use nacre_wire::connect::ConnectData;
+use nacre_wire::layout::{ComponentSpec, LayoutSpec};
+use nacre_wire::{Lane, Opcode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How large the site is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Clients that are idle.
+    pub clients: u32,
+    /// OSSs, of four targets each.
+    pub oss: u32,
+    /// Routers.
+    pub routers: u32,
+}
+
+/// A running site.
+pub(super) struct Site {
+    rt: Rt,
+    /// The servers' networks.
+    fabrics: Vec<SimNet>,
+    routers: Vec<Node>,
+    pub(super) oss: Vec<Node>,
+    servers: Vec<Node>,
+    idle: Vec<Idle>,
+    writers: Vec<Writer>,
+}
+
+/// A client that does nothing but ping.
+struct Idle {
+    node: Node,
+    imports: Vec<Arc<Import>>,
+}
+
+/// A client that writes.
+struct Writer {
+    node: Node,
+    client: Arc<Client>,
+    file: Arc<OpenFile>,
+}
+
+/// Numbers of nodes. On `o2ib` they are IPv4 addresses.
+const MGS: u32 = 0x0a00_0001;
+const MDS: u32 = 0x0a00_0002;
+const OSS: u32 = 0x0a01_0001;
+const ROUTER: u32 = 0x0a02_0001;
+const CLIENT: u32 = 1;
+const WRITER: u32 = 0x0010_0000;
+
+const FSNAME: &str = "storm";
+/// Each writer goes over so many bytes again and again.
+const FILE_BYTES: u64 = 256 << 20;
+const RECORD: u64 = 1 << 20;
+static ZEROES: [u8; RECORD as usize] = [0; RECORD as usize];
+/// The idle clients connect in this time.
+const CONNECT_WITHIN: Duration = Duration::from_secs(60);
+
+/// What belongs where.
+struct Plan {
+    size: Size,
+    topology: Topology,
+    gni: SimNet,
+    /// The network between servers, on which they find one another.
+    back: SimNet,
+    fabrics: Vec<SimNet>,
+}
+
+impl Plan {
+    /// The fabric of an OSS.
+    fn fabric_of_oss(&self, oss: u32) -> usize {
+        if self.topology == Topology::Flat { 0 } else { (oss / GROUP) as usize }
+    }
+
+    /// The fabric of a router.
+    fn fabric_of_router(&self, router: u32) -> usize {
+        router as usize * self.fabrics.len() / self.size.routers as usize
+    }
+
+    /// Numbers of the routers between the clients and a fabric.
+    fn routers_of(&self, fabric: usize) -> impl Iterator<Item = u32> {
+        (0..self.size.routers).filter(move |router| self.fabric_of_router(*router) == fabric)
+    }
+
+    fn network(&self, fabric: usize) -> Network {
+        self.fabrics[fabric].nid(MGS).network
+    }
+
+    /// Gives a client a node with its routes.
+    fn client_node(&self, rt: &Rt, name: String, number: u32) -> Result<Node, String> {
+        let (rt, faults) = (rt.child(name), Faults::new());
+        let lnet = Lnet::new(rt.clone(), lnet_options(), faults.clone());
+        lnet.add_sim_as(&self.gni, number);
+        lnet.set_peer_credits(self.gni.nid(number).network, GNI_CREDITS);
+        for fabric in 0..self.fabrics.len() {
+            for router in self.routers_of(fabric) {
+                add_route(&lnet, self.network(fabric), self.gni.nid(ROUTER + router))?;
+            }
+        }
+        Ok(Node::new(rt, lnet, faults))
+    }
+
+    /// Gives a server a node on its fabric, with routes to the clients.
+    fn server_node(&self, rt: &Rt, name: &str, number: u32, fabric: usize) -> Result<Node, String> {
+        let (rt, faults) = (rt.child(name.to_owned()), Faults::new());
+        let lnet = Lnet::new(rt.clone(), lnet_options(), faults.clone());
+        lnet.add_sim_as(&self.fabrics[fabric], number);
+        lnet.add_sim_as(&self.back, number);
+        for router in self.routers_of(fabric) {
+            add_route(&lnet, self.gni.nid(CLIENT).network, self.fabrics[fabric].nid(ROUTER + router))?;
+        }
+        Ok(Node::new(rt, lnet, faults))
+    }
+
+    fn router_node(&self, rt: &Rt, router: u32) -> Node {
+        let (rt, faults) = (rt.child(format!("router-{router}")), Faults::new());
+        let lnet = Lnet::new(rt.clone(), lnet_options(), faults.clone());
+        lnet.add_sim_as(&self.gni, ROUTER + router);
+        lnet.add_sim_as(&self.fabrics[self.fabric_of_router(router)], ROUTER + router);
+        lnet.set_peer_credits(self.gni.nid(ROUTER).network, GNI_CREDITS);
+        let node = Node::new(rt, lnet, faults);
+        node.list_network();
+        node
+    }
+}
+
+/// Nobody pings routers: their liveness is not what is measured.
+fn lnet_options() -> LnetOptions {
+    LnetOptions { alive_router_check_interval: Duration::ZERO, ..LnetOptions::default() }
+}
+
+fn add_route(lnet: &Lnet, network: Network, gateway: Nid) -> Result<(), String> {
+    lnet.add_route(Route { network, gateway, hops: None, priority: 0 }).map_err(|e| e.to_string())
+}
+
+fn fabric(rt: &Rt, network: &str, credits_return: CreditsReturn, seed: u64) -> Result<SimNet, String> {
+    let network = network.parse().map_err(|_| format!("{network} is no network"))?;
+    let link = LinkOptions { latency: LATENCY, jitter: JITTER, ..LinkOptions::default() };
+    Ok(SimNet::new(rt.clone(), SimNetOptions { network, credits_return, link, seed, ..SimNetOptions::default() }))
+}
+
+impl Site {
+    /// Starts everything. Returns when each client is connected to each target.
+    pub(super) async fn build(rt: &Rt, size: Size, topology: Topology) -> Result<Site, String> {
+        let count = if topology == Topology::Flat { 1 } else { size.oss.div_ceil(GROUP) };
+        let named = |i| if topology == Topology::Flat { "o2ib".to_owned() } else { format!("o2ib{}", i + 1) };
+        let fabrics = (0..count).map(|i| fabric(rt, &named(i), CreditsReturn::Taken, rt.random()));
+        let plan = Plan {
+            size,
+            topology,
+            gni: fabric(rt, "gni", CreditsReturn::Delivered, rt.random())?,
+            back: fabric(rt, "sim", CreditsReturn::Sent, rt.random())?,
+            fabrics: fabrics.collect::<Result<_, _>>()?,
+        };
+        let routers: Vec<Node> = (0..size.routers).map(|router| plan.router_node(rt, router)).collect();
+        for router in &routers {
+            router.serve_router(&RouterOptions::default()).map_err(|e| e.to_string())?;
+        }
+        let mut servers = Vec::new();
+        for (name, number) in [(TargetName::mgs(), MGS), (TargetName::mdt(FSNAME, MdtIndex(0)), MDS)] {
+            let node = plan.server_node(rt, &name.to_string(), number, 0)?;
+            serve(&node, name, plan.back.nid(MGS), MemOptions::default()).await?;
+            servers.push(node);
+        }
+        let mut oss = Vec::new();
+        for i in 0..size.oss {
+            let node = plan.server_node(rt, &format!("oss-{i}"), OSS + i, plan.fabric_of_oss(i))?;
+            for target in 0..TARGETS {
+                let name = TargetName::ost(FSNAME, OstIndex(i * TARGETS + target));
+                serve(&node, name, plan.back.nid(MGS), MemOptions { model: DISKS, ..MemOptions::default() }).await?;
+            }
+            oss.push(node);
+        }
+        let targets = Value::Number((size.oss * TARGETS).into());
+        while servers[1].params().values("lod.*.activeobd").iter().any(|(_, active)| *active != targets) {
+            rt.sleep(Duration::from_millis(10)).await;
+        }
+        let writers = start_writers(rt, &plan).await?;
+        let idle = connect_idle(rt, &plan).await?;
+        for (i, fabric) in plan.fabrics.iter().enumerate() {
+            let of_fabric = (0..size.oss).filter(|oss| plan.fabric_of_oss(*oss) == i).map(|oss| OSS + oss);
+            of_fabric.chain([MGS, MDS]).for_each(|number| fabric.set_taking(number, TAKING));
+        }
+        Ok(Site { rt: rt.clone(), fabrics: plan.fabrics, routers, oss, servers, idle, writers })
+    }
+
+    /// Sets credits and buffers, as they would be set at the start of the nodes. Nothing may be under way.
+    pub(super) async fn tune(&self, tuning: Tuning) -> Result<(), String> {
+        for node in self.routers.iter().chain(&self.oss).chain(&self.servers) {
+            for fabric in &self.fabrics {
+                node.lnet().set_peer_credits(fabric.nid(MGS).network, tuning.credits);
+            }
+        }
+        for router in &self.routers {
+            router.end("router").await;
+            let options =
+                RouterOptions { small_buffers: tuning.small_buffers, lanes: tuning.lanes, ..RouterOptions::default() };
+            router.serve_router(&options).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Sets how all clients ping.
+    pub(super) fn set_pinging(&self, pinging: Pinging) -> Result<(), String> {
+        let nodes = self.idle.iter().map(|idle| &idle.node).chain(self.writers.iter().map(|writer| &writer.node));
+        for node in nodes {
+            for (name, value) in pinging.params() {
+                node.params().set(name, value).map_err(|e| e.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the idle clients ping their targets `more` times beside their own pings, now: a fraction decides for how many targets
+    /// it is one more.
+    pub(super) fn ping_more(&self, more: f64) {
+        for (n, import) in self.idle.iter().flat_map(|idle| &idle.imports).enumerate() {
+            let part = (n as f64 * more.fract()).fract() < more.fract();
+            for _ in 0..more as u32 + u32::from(part) {
+                let import = import.clone();
+                drop(self.rt.spawn(async move { drop(ping(&import).await) }));
+            }
+        }
+    }
+
+    /// Lets the writers write until the guard is dropped.
+    pub(super) fn write(&self) -> Writing {
+        let rt = self.rt.child("writers");
+        for writer in &self.writers {
+            let next = Arc::new(AtomicU64::new(0));
+            for _ in 0..IN_FLIGHT {
+                let (client, file, next) = (writer.client.clone(), writer.file.clone(), next.clone());
+                drop(rt.spawn(async move {
+                    loop {
+                        let at = next.fetch_add(RECORD, Ordering::Relaxed) % FILE_BYTES;
+                        let written = client.write(&file, at, Payload::from(Bytes::from_static(&ZEROES))).await;
+                        assert!(written.is_ok(), "a write failed: {written:?}");
+                    }
+                }));
+            }
+        }
+        Writing(rt)
+    }
+
+    /// Bytes that all targets have written.
+    pub(super) fn written(&self) -> u64 {
+        let of = |node: &Node| {
+            node.params()
+                .values("obdfilter.*.stats")
+                .into_iter()
+                .map(|(_, stats)| stats.operation("write_bytes").sum)
+                .sum::<u64>()
+        };
+        self.oss.iter().map(of).sum()
+    }
+
+    /// Pings that all OSSs have answered.
+    pub(super) fn pings(&self) -> u64 {
+        let clients = self.idle.iter().flat_map(|idle| &idle.imports);
+        clients.map(|import| import.stats(Opcode::ObdPing).samples).sum()
+    }
+
+    /// Messages that all nodes but the writers have received, other than bulk and what asks for it.
+    pub(super) fn messages(&self) -> u64 {
+        let nodes = self.idle.iter().map(|idle| &idle.node).chain(&self.routers).chain(&self.oss).chain(&self.servers);
+        let puts = |node: &Node| node.lnet().interfaces().iter().map(|ni| ni.traffic.received.put).sum::<u64>();
+        nodes.map(puts).sum()
+    }
+
+    /// Time that reads and writes took at the OSSs: how many there were, and microseconds of all.
+    pub(super) fn io_wait(&self) -> (u64, u64) {
+        let sums = self.oss.iter().flat_map(|node| node.params().values("ost.OSS.ost_io.stats"));
+        let each = sums.map(|(_, stats)| stats.operation("req_waittime"));
+        each.fold((0, 0), |(samples, sum), one| (samples + one.samples, sum + one.sum))
+    }
+
+    /// Of all routers, the lowest that a field of the routers' tables has been, for the peers or pools that `of` picks.
+    pub(super) fn lowest(&self, table: &str, field: &str, of: impl Fn(&str) -> bool) -> i128 {
+        let tables = self.routers.iter().flat_map(|node| node.params().values(table));
+        let rows = tables.flat_map(|(_, value)| match value {
+            Value::Drawn(drawn) => drawn.fields.0,
+            _ => Vec::new(),
+        });
+        rows.filter(|row| of(&row.name)).filter_map(|row| row.value.field(field)?.number()).min().unwrap_or_default()
+    }
+}
+
+/// Writers at work.
+pub(super) struct Writing(Rt);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.kill();
+    }
+}
+
+async fn serve(node: &Node, name: TargetName, mgs: Nid, options: MemOptions) -> Result<(), String> {
+    let rt = node.rt();
+    let storage = Arc::new(MemOsd::new(rt, tables(name.kind), options));
+    let uuid = Uuid::from_random(rt.random(), rt.random());
+    let spec = TargetSpec { host: rt.name().to_owned(), ..TargetSpec::new(name, uuid, vec![mgs]) };
+    node.serve(storage, spec).await.map(drop).map_err(|e| e.to_string())
+}
+
+/// A writer for each target, with a file there.
+async fn start_writers(rt: &Rt, plan: &Plan) -> Result<Vec<Writer>, String> {
+    let mut writers = Vec::new();
+    for n in 0..plan.size.oss * TARGETS * WRITERS {
+        let name = format!("writer-{n}");
+        let node = plan.client_node(rt, name.clone(), WRITER + n)?;
+        let config = MountConfig {
+            fsname: FSNAME.to_owned(),
+            mgs: vec![plan.fabrics[0].nid(MGS)],
+            client_name: name.clone(),
+            ..MountConfig::default()
+        };
+        let client = node.mount(config).await.map_err(|e| e.to_string())?;
+        set(&node, "at_min", &AT_MIN_SECS.to_string())?;
+        // They would take the simulation's time, and none of the site's.
+        set(&node, "osc.*.checksums", "0")?;
+        let component = ComponentSpec {
+            end: u64::MAX,
+            stripe_offset: -1,
+            stripe_count: 1,
+            stripe_size: RECORD as u32,
+            osts: vec![OstIndex(n / WRITERS)],
+            ..ComponentSpec::default()
+        };
+        let layout = Some(LayoutSpec { components: vec![component] });
+        let (root, flags) = (Credentials::root(), O_CREAT | O_EXCL | O_RDWR | O_DIRECT);
+        let made = client.create(&root, client.root(), name.as_bytes(), flags, 0o600, 0, layout).await;
+        let file = made.map(|(_, file)| file).map_err(|e| format!("create: {e}"))?;
+        writers.push(Writer { node, client, file });
+    }
+    Ok(writers)
+}
+
+fn set(node: &Node, name: &str, value: &str) -> Result<(), String> {
+    node.params().set(name, value).map(drop).map_err(|e| e.to_string())
+}
+
+/// Idle clients, each with an import for each target, all connected.
+async fn connect_idle(rt: &Rt, plan: &Plan) -> Result<Vec<Idle>, String> {
+    let mut idle = Vec::new();
+    for n in 0..plan.size.clients {
+        let name = format!("client-{n}");
+        let node = plan.client_node(rt, name.clone(), CLIENT + n)?;
+        set(&node, "at_min", &AT_MIN_SECS.to_string())?;
+        let client = Uuid::from_random(rt.random(), rt.random());
+        let import = |target: u32| {
+            let (name, oss) = (TargetName::ost(FSNAME, OstIndex(target)).to_string(), target / TARGETS);
+            node.rpc().import(ImportConfig {
+                client,
+                client_name: format!("client-{n}"),
+                label: format!("{name}-osc"),
+                target: name,
+                nids: vec![plan.fabrics[plan.fabric_of_oss(oss)].nid(OSS + oss)],
+                kind: TargetKind::Ost,
+                data: ConnectData::default(),
+            })
+        };
+        let imports = (0..plan.size.oss * TARGETS).map(import).collect();
+        idle.push(Idle { node, imports });
+    }
+    let spread = CONNECT_WITHIN.as_nanos() as u64;
+    let connect = |idle: &Idle| {
+        let (rt, imports, pause) = (rt.clone(), idle.imports.clone(), Duration::from_nanos(rt.random() % spread));
+        async move {
+            rt.sleep(pause).await;
+            for import in &imports {
+                ping(import).await?;
+            }
+            Ok::<_, String>(())
+        }
+    };
+    join_all(idle.iter().map(connect)).await.into_iter().collect::<Result<(), String>>()?;
+    Ok(idle)
+}
+
+async fn ping(import: &Import) -> Result<(), String> {
+    let options = CallOptions { lane: Lane::Control, ..CallOptions::default() };
+    import.call::<()>(Opcode::ObdPing, &(), options).await.map(drop).map_err(|e| format!("ping: {e}"))
+}
