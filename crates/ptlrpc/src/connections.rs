@@ -282,8 +282,8 @@ impl NodeShared {
     }
 
     /// Probes clients that have been silent for too long. Returns when to look again.
-    pub(crate) fn probe_silent(self: &Arc<Self>, now: Time, exports: &[Arc<Export>]) -> Time {
-        if exports.is_empty() {
+    pub(crate) fn probe_silent(self: &Arc<Self>, now: Time) -> Time {
+        if self.exports.read().is_empty() {
             return Time::FAR_FUTURE;
         }
         let mut next = self.next_probe.lock();
@@ -291,13 +291,17 @@ impl NodeShared {
             return *next;
         }
         *next = now + evictor::TICK;
+        if self.core.liveness.is_suppressed() {
+            return *next;
+        }
+        let exports = self.exports();
         let seen: Vec<_> = exports
             .iter()
             .map(|e| Seen { export: e.cookie, last_heard: e.last_heard(), exempt: e.is_server() })
             .collect();
         for cookie in self.evictor.lock().handle_time(now, &seen) {
-            if let Some(export) = exports.iter().find(|e| e.cookie == cookie) {
-                drop(self.core.rt.spawn(self.clone().probe(export.clone())));
+            if let Some(export) = self.export(cookie) {
+                drop(self.core.rt.spawn(self.clone().probe(export)));
             }
         }
         *next

@@ -8,7 +8,7 @@ use nacre_lnet::Place;
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags};
 use parking_lot::Mutex;
 use std::any::Any;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
@@ -28,6 +28,8 @@ pub struct Export {
     state: Mutex<State>,
     /// Time of the client's last request, ping or connect, in nanoseconds of [`Time`].
     last_heard: AtomicU64,
+    /// True while the node looks at the export for early replies; it is, while requests run.
+    pub(crate) is_watched: AtomicBool,
     stage: StageCell,
     /// Notified when the export is closed, has no running request left, or is gone.
     changed: Notify,
@@ -166,6 +168,7 @@ impl Export {
             entry,
             state: Mutex::new(state),
             last_heard: AtomicU64::new(0),
+            is_watched: AtomicBool::new(false),
             stage: StageCell::new(),
             changed: Notify::new(),
             extension: OnceLock::new(),
@@ -303,6 +306,11 @@ impl Export {
 
     pub(crate) fn handle_time(&self, now: Time) -> (Vec<Early>, Time) {
         self.state.lock().log.handle_time(now)
+    }
+
+    /// Returns whether requests run.
+    pub(crate) fn has_requests(&self) -> bool {
+        self.state.lock().log.running() > 0
     }
 
     /// Returns whether a connect with this xid is newer than the latest one.

@@ -134,8 +134,8 @@ impl State {
 
     /// True if the server is pinged while the import is idle.
     fn pings(&self, node: &NodeCore) -> bool {
-        let holds = self.keep_alive || !self.told_of_restarts || self.replays.len() > 0;
-        holds || node.liveness.pings() != Pings::Holding
+        let holds = self.keep_alive || !self.told_of_restarts || node.liveness.pings() != Pings::Holding;
+        self.replays.len() > 0 || holds && !node.liveness.is_suppressed()
     }
 
     /// When the server is pinged if nothing is sent to it before.
@@ -143,10 +143,12 @@ impl State {
         if !self.pings(&import.node) {
             return None;
         }
-        let phase = liveness::phase(import.config.client, import.id);
-        let next = import.node.liveness.next(self.last_sent, import.node.clocks(), phase);
         let commits = if self.replays.len() > 0 { self.last_sent + COMMIT_PING_INTERVAL } else { Time::FAR_FUTURE };
-        Some(next.min(commits))
+        if import.node.liveness.is_suppressed() {
+            return Some(commits);
+        }
+        let phase = liveness::phase(import.config.client, import.id);
+        Some(import.node.liveness.next(self.last_sent, import.node.clocks(), phase).min(commits))
     }
 }
 

@@ -46,6 +46,8 @@ pub(crate) struct Liveness {
     pings: AtomicU8,
     timing: AtomicU8,
     interval_secs: AtomicU64,
+    /// 1 if nobody pings, and nobody is suspected for being silent.
+    suppressed: Arc<AtomicU64>,
     /// When the setting was changed last. Nothing is due for having been idle before.
     since: AtomicU64,
 }
@@ -56,6 +58,7 @@ impl Default for Liveness {
             pings: AtomicU8::new(Pings::Holding as u8),
             timing: AtomicU8::new(Timing::Idle as u8),
             interval_secs: AtomicU64::new(PING_INTERVAL.as_secs()),
+            suppressed: Arc::default(),
             since: AtomicU64::new(0),
         }
     }
@@ -64,6 +67,11 @@ impl Default for Liveness {
 impl Liveness {
     pub(crate) fn pings(&self) -> Pings {
         find(PINGS, &self.pings)
+    }
+
+    /// True if idle imports never ping, and silent clients are not looked for.
+    pub(crate) fn is_suppressed(&self) -> bool {
+        self.suppressed.load(Ordering::Relaxed) != 0
     }
 
     /// When an import that sent something last at `last_sent` pings. `wall` is the wall clock's time at `now`, in
@@ -85,6 +93,7 @@ impl Liveness {
 
     /// Lists the parameters. `changed` is called after each change, and returns the time.
     pub(crate) fn list_in(self: &Arc<Liveness>, params: &Params, changed: impl Fn() -> Time + Send + Sync + 'static) {
+        params.add_number("suppress_pings", self.suppressed.clone(), 0..=1);
         let liveness = self.clone();
         let changed = Arc::new(move || liveness.since.store(changed().0, Ordering::Relaxed));
         let (shown, set, tell) = (self.clone(), self.clone(), changed.clone());

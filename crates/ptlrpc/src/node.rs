@@ -36,6 +36,8 @@ pub(crate) struct NodeShared {
     pub(crate) core: Arc<NodeCore>,
     /// Timer of early replies and of the evictor.
     pub(crate) service_timer: Arc<Timer>,
+    /// Exports with requests that may need early replies, by cookie, so that they are looked at in a fixed order.
+    pub(crate) watched: Mutex<BTreeMap<u64, Arc<Export>>>,
     timer_tasks: Mutex<Vec<Task>>,
     next_import: AtomicU64,
     /// By id, so that walks over all imports go in a fixed order.
@@ -72,6 +74,7 @@ impl RpcNode {
         let node = Arc::new(NodeShared {
             core: Arc::new(NodeCore::new(rt, lnet, faults)),
             service_timer: Arc::new(Timer::new()),
+            watched: Mutex::default(),
             timer_tasks: Mutex::default(),
             next_import: AtomicU64::new(1),
             imports: RwLock::default(),
@@ -276,9 +279,8 @@ impl NodeShared {
     }
 
     fn handle_service_time(self: &Arc<Self>, now: Time) -> Time {
-        let exports = self.exports();
-        let early = self.send_early_replies(now, &exports);
-        early.min(self.probe_silent(now, &exports))
+        let early = self.send_early_replies(now);
+        early.min(self.probe_silent(now))
     }
 
     /// Returns whether an import of this node belongs to this client.
@@ -291,7 +293,7 @@ impl NodeShared {
     }
 
     /// All exports, in the order of their cookies.
-    fn exports(&self) -> Vec<Arc<Export>> {
+    pub(crate) fn exports(&self) -> Vec<Arc<Export>> {
         let mut all: Vec<_> = self.exports.read().values().cloned().collect();
         all.sort_by_key(|e| e.cookie);
         all

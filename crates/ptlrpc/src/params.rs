@@ -2,7 +2,7 @@
 
 use crate::adaptive_timeout::AT_MAX;
 use crate::liveness::PING_INTERVAL_MAX;
-use nacre_base::param::declared::{Declared, Kind, number};
+use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
 
 const IMPORTS: &[&str] = &["osc", "mdc", "mgc"];
 
@@ -17,6 +17,13 @@ pub const PARAMS: &[Declared] = &[
          connection, after a quarter more, 5 s, and the latency of the network.",
     )
     .in_unit("seconds"),
+    Declared::kept(
+        &[],
+        "suppress_pings",
+        SWITCH,
+        "0",
+        "1 if idle imports never ping and servers look for no silent clients: what is dead must then be evicted by hand.",
+    ),
     Declared::kept(
         &[],
         "liveness",

@@ -153,7 +153,7 @@ impl NodeShared {
             Verdict::Answered(_) if self.reply_fault(opcode) => return,
             Verdict::Answered(reply) => return self.post(reply_to, reply),
         };
-        self.service_timer.arm(early_at(deadline));
+        self.watch(&export, deadline);
         let Incoming { mut header, mut body, data, .. } = m;
         if !may_have_high_priority(opcode) {
             header.flags &= !flags::HIGH_PRIORITY;
@@ -422,12 +422,25 @@ impl NodeShared {
         self.post(export.import(), encode(RpcKind::Reply, &header, &[], Payload::new()));
     }
 
-    /// Sends the early replies that are due. Returns when the next will be.
-    pub(crate) fn send_early_replies(&self, now: Time, exports: &[Arc<Export>]) -> Time {
+    /// A request of this export may need an early reply.
+    fn watch(&self, export: &Arc<Export>, deadline: Time) {
+        if !export.is_watched.swap(true, Ordering::SeqCst) {
+            self.watched.lock().insert(export.cookie, export.clone());
+        }
+        self.service_timer.arm(early_at(deadline));
+    }
+
+    /// Sends the early replies that are due. Returns when the next will be. Only exports with requests are looked at, because
+    /// most of a hundred thousand have none.
+    pub(crate) fn send_early_replies(&self, now: Time) -> Time {
         let mut next = Time::FAR_FUTURE;
-        for export in exports {
+        let watched: Vec<Arc<Export>> = self.watched.lock().values().cloned().collect();
+        for export in watched {
             let (due, at) = export.handle_time(now);
             next = next.min(at);
+            if at == Time::FAR_FUTURE {
+                self.unwatch_if_idle(&export);
+            }
             for early in due {
                 let header = RpcHeader {
                     xid: early.xid,
@@ -440,6 +453,17 @@ impl NodeShared {
         }
         // The margin is seconds long, so one walk over many requests serves all that are due within the interval.
         next.max(now + EARLY_REPLY_INTERVAL)
+    }
+
+    fn unwatch_if_idle(&self, export: &Export) {
+        // A request that is logged from here on waits for this lock to have its export watched again.
+        let mut watched = self.watched.lock();
+        export.is_watched.store(false, Ordering::SeqCst);
+        if export.has_requests() {
+            export.is_watched.store(true, Ordering::SeqCst);
+        } else {
+            watched.remove(&export.cookie);
+        }
     }
 }
 

@@ -133,16 +133,17 @@ impl Setup {
 
 impl Pinging {
     /// The parameters of a client.
-    fn params(self) -> [(&'static str, &'static str); 3] {
+    fn params(self) -> [(&'static str, &'static str); 4] {
         let (liveness, timing) = match self {
-            Pinging::Never => ("ping-holding", "idle"),
+            Pinging::Never => ("ping", "idle"),
             Pinging::Aligned | Pinging::AlignedMore(_) => ("ping", "aligned"),
             Pinging::Spread => ("ping", "spread"),
             Pinging::Idle => ("ping", "idle"),
             Pinging::PerServer => ("ping-per-server", "aligned"),
         };
-        // The interval first, because a node looks at its imports after each change.
-        [("ping_interval", "75"), ("ping_timing", timing), ("liveness", liveness)]
+        let suppressed = if self == Pinging::Never { "1" } else { "0" };
+        // Idle time counts from the last of these on, except for the first.
+        [("suppress_pings", suppressed), ("ping_interval", "75"), ("ping_timing", timing), ("liveness", liveness)]
     }
 }
 
@@ -180,12 +181,17 @@ pub fn measure(setup: Setup, topology: Topology) -> Result<(Vec<Outcome>, u64), 
 
 async fn measure_row(rt: &Rt, site: &Site, setup: Setup, row: Row) -> Result<Outcome, String> {
     site.tune(row.tuning).await?;
+    if row.pinging == Pinging::Idle {
+        site.start_pinging_one_by_one(row.pinging, INTERVAL).await?;
+    }
     let writing = site.write();
     rt.sleep(SETTLE).await;
     // Pings come once in each interval of the wall clock, which is the simulation's.
     let flood = next_flood(rt, rt.now() + LEAD + Duration::from_secs(1));
     rt.sleep((flood - rt.now()).saturating_sub(LEAD)).await;
-    site.set_pinging(row.pinging)?;
+    if row.pinging != Pinging::Idle {
+        site.set_pinging(row.pinging)?;
+    }
     let (pings, messages, io) = (site.pings(), site.messages(), site.io_wait());
     let (begun, mut samples) = (rt.now(), vec![site.written()]);
     let ends = begun + INTERVAL * setup.intervals;

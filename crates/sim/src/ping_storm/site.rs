@@ -194,11 +194,14 @@ impl Site {
             rt.sleep(Duration::from_millis(10)).await;
         }
         let writers = start_writers(rt, &plan).await?;
+        writers.iter().try_for_each(|writer| set_pinging(&writer.node, Pinging::Never))?;
         let idle = connect_idle(rt, &plan).await?;
         for (i, fabric) in plan.fabrics.iter().enumerate() {
             let of_fabric = (0..size.oss).filter(|oss| plan.fabric_of_oss(*oss) == i).map(|oss| OSS + oss);
             of_fabric.chain([MGS, MDS]).for_each(|number| fabric.set_taking(number, TAKING));
         }
+        // Servers must not ask silent clients how they are, where clients are silent on purpose.
+        servers.iter().chain(&oss).try_for_each(|node| set(node, "suppress_pings", "1"))?;
         Ok(Site { rt: rt.clone(), fabrics: plan.fabrics, routers, oss, servers, idle, writers })
     }
 
@@ -218,13 +221,23 @@ impl Site {
         Ok(())
     }
 
+    fn clients(&self) -> impl ExactSizeIterator<Item = &Node> {
+        let (idle, writers) = (self.idle.len(), self.writers.len());
+        (0..idle + writers).map(move |i| if i < idle { &self.idle[i].node } else { &self.writers[i - idle].node })
+    }
+
     /// Sets how all clients ping.
     pub(super) fn set_pinging(&self, pinging: Pinging) -> Result<(), String> {
-        let nodes = self.idle.iter().map(|idle| &idle.node).chain(self.writers.iter().map(|writer| &writer.node));
-        for node in nodes {
-            for (name, value) in pinging.params() {
-                node.params().set(name, value).map_err(|e| e.to_string())?;
-            }
+        self.clients().try_for_each(|node| set_pinging(node, pinging))
+    }
+
+    /// The same for one client after the other, spread over a time: the clients' idle times differ, as if they had been
+    /// mounted one after the other.
+    pub(super) async fn start_pinging_one_by_one(&self, pinging: Pinging, within: Duration) -> Result<(), String> {
+        let (begun, all) = (self.rt.now(), self.clients().len() as u32);
+        for (i, node) in self.clients().enumerate() {
+            self.rt.sleep_until(begun + within / all * i as u32).await;
+            set_pinging(node, pinging)?;
         }
         Ok(())
     }
@@ -353,6 +366,10 @@ async fn start_writers(rt: &Rt, plan: &Plan) -> Result<Vec<Writer>, String> {
     Ok(writers)
 }
 
+fn set_pinging(node: &Node, pinging: Pinging) -> Result<(), String> {
+    pinging.params().into_iter().try_for_each(|(name, value)| set(node, name, value))
+}
+
 fn set(node: &Node, name: &str, value: &str) -> Result<(), String> {
     node.params().set(name, value).map(drop).map_err(|e| e.to_string())
 }
@@ -365,6 +382,7 @@ async fn connect_idle(rt: &Rt, plan: &Plan) -> Result<Vec<Idle>, String> {
         let node = plan.client_node(rt, name.clone(), CLIENT + n)?;
         set(&node, "at_min", &AT_MIN_SECS.to_string())?;
         let client = Uuid::from_random(rt.random(), rt.random());
+        set_pinging(&node, Pinging::Never)?;
         let import = |target: u32| {
             let (name, oss) = (TargetName::ost(FSNAME, OstIndex(target)).to_string(), target / TARGETS);
             node.rpc().import(ImportConfig {
