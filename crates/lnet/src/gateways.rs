@@ -149,6 +149,9 @@ impl Gateways {
 
     /// When the next ping is due if nothing is sent; none if a gateway owes an answer.
     pub(crate) fn quiet_until(&self) -> Option<Time> {
+        if self.interval.is_zero() {
+            return Some(Time::FAR_FUTURE);
+        }
         let owes = |gateway: &Gateway| gateway.asked.is_some() || !gateway.dead && gateway.unanswered_since.is_some();
         let mut all = self.all.values();
         all.try_fold(Time::FAR_FUTURE, |next, gateway| (!owes(gateway)).then(|| next.min(gateway.next)))
@@ -157,6 +160,9 @@ impl Gateways {
     /// Pings that are due, and gateways that turn out to be dead.
     pub(crate) fn handle_timer(&mut self, now: Time) -> Actions {
         let mut actions = Actions::default();
+        if self.interval.is_zero() {
+            return actions;
+        }
         for (nid, gateway) in &mut self.all {
             if gateway.asked.is_some_and(|at| now - at >= ANSWER_WITHIN) && gateway.fail(now) {
                 actions.dead.push(*nid);
@@ -216,6 +222,29 @@ mod tests {
 
     fn told(routing: bool, far_side: bool) -> Told {
         Told { routing, networks: vec![(Network::TCP, true), (network("tcp1"), far_side)] }
+    }
+
+    #[test]
+    fn with_no_interval_nobody_is_ever_pinged() {
+        let (mut all, gateway) = (Gateways::new(Duration::ZERO), Nid::sim(1));
+        all.add(gateway, at(0));
+        all.handle_sent(gateway, at(0));
+        all.handle_told(gateway, told(true, true), at(1));
+        all.handle_sent(gateway, at(2));
+        assert_eq!(all.quiet_until(), Some(Time::FAR_FUTURE));
+        assert_eq!(all.handle_timer(at(1_000_000)), Actions::default());
+        assert_eq!(all.trouble(gateway, network("tcp1")), None);
+    }
+
+    #[test]
+    fn the_watcher_may_sleep_while_no_gateway_owes_an_answer() {
+        let mut all = known(Nid::sim(1));
+        let next = all.quiet_until();
+        assert!(next.is_some_and(|at| at < Time::FAR_FUTURE), "{next:?}");
+        all.handle_sent(Nid::sim(1), at(100));
+        assert_eq!(all.quiet_until(), None);
+        all.handle_heard(Nid::sim(1));
+        assert_eq!(all.quiet_until(), next);
     }
 
     /// A gateway that has answered its first ping.

@@ -21,13 +21,13 @@ pub(super) const LATENCY: Duration = Duration::from_micros(5);
 /// Up to so much more, so that nothing is in step.
 pub(super) const JITTER: Duration = Duration::from_micros(5);
 /// Bytes a second of a target's disks.
-pub(super) const DISK_BANDWIDTH: u64 = 50_000_000;
+pub(super) const DISK_BANDWIDTH: u64 = 10_000_000;
 /// Requests that a target's disks work on at a time.
 pub(super) const DISK_DEPTH: usize = 16;
 /// Clients that write, for each target.
 pub(super) const WRITERS: u32 = 1;
 /// RPCs of 1 MiB that a writer has in flight.
-pub(super) const IN_FLIGHT: u32 = 8;
+pub(super) const IN_FLIGHT: u32 = 2;
 /// How often the bytes written are looked at.
 pub(super) const SAMPLE: Duration = Duration::from_millis(250);
 

@@ -152,7 +152,7 @@ pub fn plots(setup: &Setup, outcomes: &[Outcome]) -> Vec<Plot> {
             dashed: false,
         };
         let second = (1.0 / SAMPLE.as_secs_f64()) as usize;
-        let label = |i: usize| if i % (5 * second) == 0 { format!("{}", i / second) } else { String::new() };
+        let label = |i: usize| if i.is_multiple_of(5 * second) { format!("{}", i / second) } else { String::new() };
         Plot {
             title: format!("{} OSSs, {GROUP} to a group, {topology:?}", setup.size.oss),
             x_title: "seconds; pings begin at 10".into(),
