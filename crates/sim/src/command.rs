@@ -145,6 +145,9 @@ struct PingStormArgs {
     /// Routers
     #[arg(long, default_value_t = 23)]
     routers: u32,
+    /// How routers are shared; each takes about 12 GB of memory at the default size, one after the other
+    #[arg(long = "topology", value_delimiter = ',', default_value = "fine-grained,flat")]
+    topologies: Vec<Topology>,
     /// Intervals of 75 s that each row measures
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     intervals: u32,
@@ -557,10 +560,13 @@ fn ping_storms(args: &PingStormArgs, json: bool) -> ExitCode {
         eprintln!("nacre sim: {e}");
         return ExitCode::FAILURE;
     }
-    let runs = side_by_side(&[Topology::FineGrained, Topology::Flat], "ping-storm", |topology| {
-        let measured = std::panic::catch_unwind(|| ping_storm::measure(setup, *topology));
+    // One after the other, because each takes so much memory.
+    let run = |topology: &Topology| {
+        let measured = std::panic::catch_unwind(|| ping_storm::measure(setup, *topology, topology.rows()));
         measured.unwrap_or_else(|panic| Err(text_of(&*panic)))
-    });
+    };
+    let each = args.topologies.iter().map(|topology| side_by_side(&[*topology], "ping-storm", run));
+    let runs: Vec<_> = each.flatten().collect();
     let failed = runs.iter().filter_map(|run| run.as_ref().err());
     let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
     let (outcomes, traces): (Vec<_>, Vec<_>) = runs.into_iter().flatten().unzip();

@@ -13,6 +13,7 @@ mod site;
 pub use report::{plots, report};
 pub use site::Size;
 
+use clap::ValueEnum;
 use constants::{INTERVAL, SAMPLE};
 use nacre_base::Time;
 use nacre_rt::{Rt, Sim};
@@ -20,7 +21,7 @@ use site::Site;
 use std::time::Duration;
 
 /// How routers are shared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Topology {
     /// All clients use all routers for all servers.
     Flat,
@@ -164,14 +165,14 @@ impl Topology {
     }
 }
 
-/// Measures all rows of a topology on one site. Returns the outcomes, and the hash of all events.
-pub fn measure(setup: Setup, topology: Topology) -> Result<(Vec<Outcome>, u64), String> {
+/// Measures rows of a topology on one site, in turn. Returns the outcomes, and the hash of all events.
+pub fn measure(setup: Setup, topology: Topology, rows: Vec<Row>) -> Result<(Vec<Outcome>, u64), String> {
     let mut sim = Sim::new(setup.seed);
     let rt = sim.rt();
     let outcomes = sim.block_on(Time::ZERO + LIMIT, async move {
         let site = Site::build(&rt, setup.size, topology).await?;
         let mut outcomes = Vec::new();
-        for row in topology.rows() {
+        for row in rows {
             outcomes.push(measure_row(&rt, &site, setup, row).await?);
         }
         Ok::<_, String>(outcomes)
@@ -232,4 +233,46 @@ fn next_flood(rt: &Rt, after: Time) -> Time {
     let interval = INTERVAL.as_nanos() as i128;
     let next = (i128::from(after.0) + offset).div_euclid(interval) + 1;
     Time((next * interval - offset) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup(clients: u32) -> Setup {
+        Setup { seed: 1, size: Size { clients, oss: 3, routers: 4 }, intervals: 1 }
+    }
+
+    fn row(tuning: Tuning, pinging: Pinging) -> Row {
+        Row { topology: Topology::FineGrained, tuning, pinging }
+    }
+
+    /// With one credit for each router and OSS, 2,400 pings of an OSS take 2,400 / 4 x 2.4 ms.
+    #[test]
+    fn pings_hold_the_credits_that_writes_need_and_lanes_or_fewer_pings_free_them() {
+        let few = Tuning { credits: 1, ..DEFAULTS };
+        let rows = [Pinging::Never, Pinging::Aligned, Pinging::PerServer].map(|pinging| row(few, pinging));
+        let (outcomes, _) = measure(setup(600), Topology::FineGrained, rows.into()).unwrap();
+        assert_eq!([0, 1, 2].map(|i| outcomes[i].pings), [0, 600 * 12, 600 * 3]);
+        let report = report(&setup(600), &outcomes, &[]);
+        let still = |i: usize| {
+            let of = report.figures.iter().filter(|f| f.figure == "stands still in an interval");
+            of.filter_map(|f| f.ours).nth(i).unwrap()
+        };
+        assert!((1.0..=2.0).contains(&still(0)), "{} s", still(0));
+        assert!(still(1) <= still(0) / 2.0, "{} s", still(1));
+    }
+
+    #[test]
+    fn a_seed_determines_everything() {
+        let run = || measure(setup(20), Topology::FineGrained, vec![row(TUNED, Pinging::Aligned)]).unwrap();
+        assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn a_site_without_a_router_for_each_group_is_refused() {
+        let size = |oss, routers| Setup { size: Size { clients: 1, oss, routers }, ..setup(1) };
+        assert!(size(4, 1).check().unwrap_err().contains("2 groups"));
+        assert_eq!(size(4, 2).check(), Ok(()));
+    }
 }
