@@ -277,6 +277,7 @@ impl LnetNode {
         let own = self.nids();
         own.into_iter().for_each(|nid| routing.links.lock().watch.add(nid, self.rt.now()));
         routing.forwards.store(true, Ordering::Relaxed);
+        routing.wake();
         if !routing.announces.swap(true, Ordering::Relaxed) {
             tracing::info!("{}: messages of others are passed on", self.rt.name());
             self.tell_neighbours();
@@ -589,7 +590,7 @@ impl LnetNode {
         }
         // Before it is asked whether this is so: whoever sends something from here on wakes the watcher.
         routing.is_quiet.store(true, Ordering::Release);
-        let quiet_until = routing.gateways.lock().quiet_until();
+        let quiet_until = if routing.forwards() { None } else { routing.gateways.lock().quiet_until() };
         if quiet_until.is_none() {
             routing.is_quiet.store(false, Ordering::Release);
         }
