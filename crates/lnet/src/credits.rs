@@ -200,7 +200,7 @@ impl<T> Gate<T> {
         next
     }
 
-    /// The next message that waits, if there is a credit for it.
+    /// Takes the next message out of the queue if a credit is free for it.
     fn next(&mut self) -> Option<T> {
         if self.taken >= self.max {
             return None;

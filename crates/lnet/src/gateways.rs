@@ -71,8 +71,7 @@ impl Gateways {
 
     /// A route by this gateway was added. It is pinged at once, and used until it turns out to be dead.
     pub(crate) fn add(&mut self, gateway: Nid, now: Time) {
-        let is_asked = (Duration::from_nanos(1)..Duration::from_secs(3600)).contains(&self.interval);
-        let next = if is_asked { now } else { Time::FAR_FUTURE };
+        let next = if self.interval < Duration::from_secs(3600) { now } else { Time::FAR_FUTURE };
         self.all.entry(gateway).or_insert_with(|| Gateway { next, ..Gateway::default() });
     }
 

@@ -8,6 +8,7 @@ use crate::gateways::{Gateways, Told, Unusable};
 use crate::lnd::{Outbound, Receipt, Waiter};
 use crate::message::{Header, Kind, Message, Portal};
 use crate::node::{Interface, LnetNode, PING_MATCH_BITS, PUSH_MATCH_BITS};
+use crate::options::PEER_CREDITS_MAX;
 use crate::router::{Held, Level, PoolKind, Router, RouterOptions, Transit};
 use crate::routes::{HOPS_MAX, Route, RouteError, Routes};
 use crate::status::bump;
@@ -178,9 +179,9 @@ impl Routing {
         }
     }
 
-    /// What the watcher sleeps for may be due earlier.
+    /// Wakes the watcher, because something may be due before the time that it sleeps until.
     fn wake(&self) {
-        if self.is_quiet.load(Ordering::Relaxed) && self.is_quiet.swap(false, Ordering::AcqRel) {
+        if self.is_quiet.load(Ordering::Relaxed) && self.is_quiet.swap(false, Ordering::Relaxed) {
             self.woken.notify_one();
         }
     }
@@ -277,7 +278,6 @@ impl LnetNode {
         let own = self.nids();
         own.into_iter().for_each(|nid| routing.links.lock().watch.add(nid, self.rt.now()));
         routing.forwards.store(true, Ordering::Relaxed);
-        routing.wake();
         if !routing.announces.swap(true, Ordering::Relaxed) {
             tracing::info!("{}: messages of others are passed on", self.rt.name());
             self.tell_neighbours();
@@ -295,6 +295,7 @@ impl LnetNode {
     }
 
     pub(crate) fn set_peer_credits(self: &Arc<Self>, network: Network, credits: u32) -> bool {
+        assert!((1..=PEER_CREDITS_MAX).contains(&credits), "{credits} credits of a peer on {network}");
         let interfaces = self.interfaces().into_iter().filter(|interface| interface.nid.network == network);
         let found = interfaces.inspect(|interface| interface.set_peer_credits(credits)).count() > 0;
         if found && let Some(routing) = self.routing() {
@@ -588,11 +589,12 @@ impl LnetNode {
             }
             return None;
         }
-        // Before it is asked whether this is so: whoever sends something from here on wakes the watcher.
-        routing.is_quiet.store(true, Ordering::Release);
-        let quiet_until = if routing.forwards() { None } else { routing.gateways.lock().quiet_until() };
+        // The flag is set before the check, so that whoever changes the gateways after it, under their lock, wakes the watcher. A
+        // node that becomes a router wakes it with the first message that it sends.
+        routing.is_quiet.store(true, Ordering::Relaxed);
+        let quiet_until = routing.gateways.lock().quiet_until();
         if quiet_until.is_none() {
-            routing.is_quiet.store(false, Ordering::Release);
+            routing.is_quiet.store(false, Ordering::Relaxed);
         }
         quiet_until
     }

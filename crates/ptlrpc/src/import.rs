@@ -536,14 +536,14 @@ impl ImportShared {
     }
 
     /// The connection over which the target is pinged while the import is idle; none if it is not pinged, or not connected.
-    /// `is_sent` says that it is pinged now.
-    pub(crate) fn pinged_connection(&self, now: Time, is_sent: bool) -> Option<Connection> {
-        let mut s = self.state.lock();
-        let connection = s.machine.connection().filter(|_| s.pings(&self.node))?;
-        if is_sent {
-            s.last_sent = now;
-        }
-        Some(connection)
+    pub(crate) fn pinged_connection(&self) -> Option<Connection> {
+        let s = self.state.lock();
+        s.machine.connection().filter(|_| s.pings(&self.node))
+    }
+
+    /// Another import's ping speaks for this one.
+    pub(crate) fn note_pinged(&self, now: Time) {
+        self.state.lock().last_sent = now;
     }
 
     /// Makes the node look at this import when its next ping is due.

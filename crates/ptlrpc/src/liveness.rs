@@ -1,10 +1,11 @@
 //! When a client pings: which of its imports, how often, and at what moments. A node has one setting for all its imports.
 
 use nacre_base::param::Params;
+use nacre_base::param::value::Reading;
 use nacre_base::{Time, Uuid};
-use std::str::FromStr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Which idle imports ping their targets.
@@ -40,6 +41,9 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(25);
 /// The longest interval: a server takes longer silence of all its clients for an outage of its own.
 pub(crate) const PING_INTERVAL_MAX: Duration = Duration::from_secs(75);
 
+/// Called after a change of the setting; returns the time.
+type Changed = Arc<dyn Fn() -> Time + Send + Sync>;
+
 /// A node's setting.
 #[derive(Debug)]
 pub(crate) struct Liveness {
@@ -47,7 +51,7 @@ pub(crate) struct Liveness {
     timing: AtomicU8,
     interval_secs: AtomicU64,
     /// 1 if nobody pings, and nobody is suspected for being silent.
-    suppressed: Arc<AtomicU64>,
+    suppressed: AtomicBool,
     /// When the setting was changed last. Nothing is due for having been idle before.
     since: AtomicU64,
 }
@@ -58,7 +62,7 @@ impl Default for Liveness {
             pings: AtomicU8::new(Pings::Holding as u8),
             timing: AtomicU8::new(Timing::Idle as u8),
             interval_secs: AtomicU64::new(PING_INTERVAL.as_secs()),
-            suppressed: Arc::default(),
+            suppressed: AtomicBool::new(false),
             since: AtomicU64::new(0),
         }
     }
@@ -71,7 +75,7 @@ impl Liveness {
 
     /// True if idle imports never ping, and silent clients are not looked for.
     pub(crate) fn is_suppressed(&self) -> bool {
-        self.suppressed.load(Ordering::Relaxed) != 0
+        self.suppressed.load(Ordering::Relaxed)
     }
 
     /// When an import that sent something last at `last_sent` pings. `wall` is the wall clock's time at `now`, in
@@ -88,39 +92,47 @@ impl Liveness {
         let offset = wall - i128::from(now.0);
         let sent = i128::from(last_sent.0) + offset - phase;
         let next = (sent.div_euclid(nanos) + 1) * nanos + phase - offset;
-        Time(u64::try_from(next).unwrap_or(last_sent.0))
+        Time(u64::try_from(next).expect("it is later than the last message, and within 75 s"))
     }
 
     /// Lists the parameters. `changed` is called after each change, and returns the time.
     pub(crate) fn list_in(self: &Arc<Liveness>, params: &Params, changed: impl Fn() -> Time + Send + Sync + 'static) {
-        params.add_number("suppress_pings", self.suppressed.clone(), 0..=1);
-        let liveness = self.clone();
-        let changed = Arc::new(move || liveness.since.store(changed().0, Ordering::Relaxed));
-        let (shown, set, tell) = (self.clone(), self.clone(), changed.clone());
-        params.add_rw(
-            "liveness",
-            move || word(PINGS, &shown.pings),
-            move |text| choose(PINGS, &set.pings, text).inspect(|()| tell()),
-        );
-        let (shown, set, tell) = (self.clone(), self.clone(), changed.clone());
-        params.add_rw(
-            "ping_timing",
-            move || word(TIMINGS, &shown.timing),
-            move |text| choose(TIMINGS, &set.timing, text).inspect(|()| tell()),
-        );
-        let (shown, set) = (self.clone(), self.clone());
-        params.add_rw(
-            "ping_interval",
-            move || shown.interval_secs.load(Ordering::Relaxed),
-            move |text| {
-                let secs =
-                    u64::from_str(text.trim()).ok().filter(|secs| (1..=PING_INTERVAL_MAX.as_secs()).contains(secs));
-                let secs = secs.ok_or_else(|| format!("it must be 1 to {} seconds", PING_INTERVAL_MAX.as_secs()))?;
-                set.interval_secs.store(secs, Ordering::Relaxed);
-                changed();
-                Ok(())
-            },
-        );
+        let changed: Changed = Arc::new(changed);
+        let whole = |text: &str, range: RangeInclusive<u64>| {
+            let number = text.parse().ok().filter(|number| range.contains(number));
+            number.ok_or_else(|| format!("it must be {} to {}", range.start(), range.end()))
+        };
+        let set_pings = |l: &Liveness, text: &str| choose(PINGS, &l.pings, text);
+        let set_timing = |l: &Liveness, text: &str| choose(TIMINGS, &l.timing, text);
+        let set_interval = move |l: &Liveness, text: &str| {
+            l.interval_secs.store(whole(text, 1..=PING_INTERVAL_MAX.as_secs())?, Ordering::Relaxed);
+            Ok(())
+        };
+        let set_suppressed = move |l: &Liveness, text: &str| {
+            l.suppressed.store(whole(text, 0..=1)? == 1, Ordering::Relaxed);
+            Ok(())
+        };
+        self.list(params, "liveness", &changed, |l| word(PINGS, &l.pings), set_pings);
+        self.list(params, "ping_timing", &changed, |l| word(TIMINGS, &l.timing), set_timing);
+        self.list(params, "ping_interval", &changed, |l| l.interval_secs.load(Ordering::Relaxed), set_interval);
+        self.list(params, "suppress_pings", &changed, Liveness::is_suppressed, set_suppressed);
+    }
+
+    fn list<R: Reading>(
+        self: &Arc<Liveness>,
+        params: &Params,
+        name: &str,
+        changed: &Changed,
+        show: impl Fn(&Liveness) -> R + Send + Sync + 'static,
+        set: impl Fn(&Liveness, &str) -> Result<(), String> + Send + Sync + 'static,
+    ) {
+        let (shown, liveness, changed) = (self.clone(), self.clone(), changed.clone());
+        let set = move |text: &str| {
+            set(&liveness, text.trim())?;
+            liveness.since.store(changed().0, Ordering::Relaxed);
+            Ok(())
+        };
+        params.add_rw(name, move || show(&shown), set);
     }
 }
 

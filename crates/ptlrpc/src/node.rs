@@ -37,7 +37,7 @@ pub(crate) struct NodeShared {
     /// Timer of early replies and of the evictor.
     pub(crate) service_timer: Arc<Timer>,
     /// Exports with requests that may need early replies, by cookie, so that they are looked at in a fixed order.
-    pub(crate) watched: Mutex<BTreeMap<u64, Arc<Export>>>,
+    pub(crate) watched: Mutex<BTreeMap<u64, Weak<Export>>>,
     timer_tasks: Mutex<Vec<Task>>,
     next_import: AtomicU64,
     /// By id, so that walks over all imports go in a fixed order.

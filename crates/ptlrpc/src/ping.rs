@@ -32,14 +32,13 @@ impl NodeShared {
             return due.into_iter().for_each(|import| spawn(import, Vec::new()));
         }
         let mut servers: BTreeMap<Nid, Vec<Other>> = BTreeMap::new();
-        let nid = |import: &Arc<ImportShared>| import.pinged_connection(now, false).map(|connection| connection.nid);
-        servers.extend(due.iter().filter_map(nid).map(|nid| (nid, Vec::new())));
+        let connections = due.iter().filter_map(|import| import.pinged_connection());
+        servers.extend(connections.map(|connection| (connection.nid, Vec::new())));
         // Those that are not due yet come along.
         for import in all {
-            let Some(connection) = import.pinged_connection(now, false) else { continue };
-            if let Some(together) = servers.get_mut(&connection.nid)
-                && let Some(connection) = import.pinged_connection(now, true)
-            {
+            let Some(connection) = import.pinged_connection() else { continue };
+            if let Some(together) = servers.get_mut(&connection.nid) {
+                import.note_pinged(now);
                 together.push((import.clone(), connection));
             }
         }
@@ -82,7 +81,7 @@ impl ImportShared {
         for (import, connection) in others {
             match told.iter().find(|(export, _)| *export == connection.export) {
                 Some((_, committed)) => import.handle_pinged(connection.connection, *committed),
-                None => import.handle_lost(connection.connection, "its server does not answer for it"),
+                None => import.handle_lost(connection.connection, "the answer to a ping of its server did not name it"),
             }
         }
     }

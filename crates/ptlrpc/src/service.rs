@@ -27,8 +27,8 @@ use std::any::Any;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -424,8 +424,9 @@ impl NodeShared {
 
     /// A request of this export may need an early reply.
     fn watch(&self, export: &Arc<Export>, deadline: Time) {
-        if !export.is_watched.swap(true, Ordering::SeqCst) {
-            self.watched.lock().insert(export.cookie, export.clone());
+        // The request was logged under the export's lock, which orders the two loads after `unwatch_if_idle`.
+        if !export.is_watched.load(Ordering::Relaxed) && !export.is_watched.swap(true, Ordering::Relaxed) {
+            self.watched.lock().insert(export.cookie, Arc::downgrade(export));
         }
         self.service_timer.arm(early_at(deadline));
     }
@@ -434,7 +435,11 @@ impl NodeShared {
     /// most of a hundred thousand have none.
     pub(crate) fn send_early_replies(&self, now: Time) -> Time {
         let mut next = Time::FAR_FUTURE;
-        let watched: Vec<Arc<Export>> = self.watched.lock().values().cloned().collect();
+        let watched: Vec<Arc<Export>> = {
+            let mut watched = self.watched.lock();
+            watched.retain(|_, export| export.strong_count() > 0);
+            watched.values().filter_map(Weak::upgrade).collect()
+        };
         for export in watched {
             let (due, at) = export.handle_time(now);
             next = next.min(at);
@@ -458,9 +463,9 @@ impl NodeShared {
     fn unwatch_if_idle(&self, export: &Export) {
         // A request that is logged from here on waits for this lock to have its export watched again.
         let mut watched = self.watched.lock();
-        export.is_watched.store(false, Ordering::SeqCst);
+        export.is_watched.store(false, Ordering::Relaxed);
         if export.has_requests() {
-            export.is_watched.store(true, Ordering::SeqCst);
+            export.is_watched.store(true, Ordering::Relaxed);
         } else {
             watched.remove(&export.cookie);
         }

@@ -132,6 +132,20 @@ enum SimCommand {
     Journal(JournalArgs),
 }
 
+/// Arguments that all experiments have.
+#[derive(Args, Debug)]
+struct Shown {
+    /// The seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print the page of the documentation
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
+    /// File for a plot (SVG)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
 /// Arguments of `nacre sim ping-storm`. The default has a tenth of the paper's servers and routers, so that each of them
 /// has as many pings.
 #[derive(Args, Debug)]
@@ -151,15 +165,8 @@ struct PingStormArgs {
     /// Intervals of 75 s that each row measures
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     intervals: u32,
-    /// The seed
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Print the page of the documentation
-    #[arg(long, conflicts_with = "json")]
-    markdown: bool,
-    /// File for a plot (SVG)
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[command(flatten)]
+    shown: Shown,
 }
 
 /// Arguments of `nacre sim journal`.
@@ -190,15 +197,8 @@ struct JournalArgs {
     /// follows from the paper's run, in which writing takes 70 % of the time with the synchronous journal
     #[arg(long, default_value_t = Application::COMPUTE)]
     compute: f64,
-    /// The seed
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Print the page of the documentation
-    #[arg(long, conflicts_with = "json")]
-    markdown: bool,
-    /// File for a plot (SVG)
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[command(flatten)]
+    shown: Shown,
 }
 
 /// Arguments of `nacre sim shared-file`.
@@ -229,15 +229,8 @@ struct SharedFile {
     /// Records that all processes of a measurement write together
     #[arg(long, default_value_t = 6144)]
     total: u64,
-    /// The seed
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Print the page of the documentation
-    #[arg(long, conflicts_with = "json")]
-    markdown: bool,
-    /// File for a plot (SVG)
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[command(flatten)]
+    shown: Shown,
 }
 
 fn parse_record(text: &str) -> Result<u64, String> {
@@ -481,15 +474,15 @@ fn replay(story: &Story, seed: u64, steps: u32, json: bool) -> ExitCode {
 fn shared_files(args: &SharedFile, json: bool) -> ExitCode {
     let loads = loads(args);
     let mut rows = side_by_side(&loads, "shared-file", |load| {
-        let measured = std::panic::catch_unwind(|| shared_file::measure(args.seed, *load));
+        let measured = std::panic::catch_unwind(|| shared_file::measure(args.shown.seed, *load));
         measured.unwrap_or_else(|panic| Row::failed(*load, text_of(&*panic)))
     });
     shared_file::compare(&mut rows);
     let failed = rows.iter().filter_map(|row| row.failure.as_ref());
     let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
-    let form = Form::of(json, args.markdown, "nacre sim shared-file --markdown");
-    let experiment = shared_file::report(args.seed, &rows);
-    let shown = show(&experiment, form, args.plot.as_deref(), || shared_file::plots(&rows));
+    let form = Form::of(json, args.shown.markdown, "nacre sim shared-file --markdown");
+    let experiment = shared_file::report(args.shown.seed, &rows);
+    let shown = show(&experiment, form, args.shown.plot.as_deref(), || shared_file::plots(&rows));
     if has_failed { ExitCode::FAILURE } else { shown }
 }
 
@@ -535,7 +528,7 @@ fn journals(args: &JournalArgs, json: bool) -> ExitCode {
         compute: args.compute,
     };
     let setup = Setup {
-        seed: args.seed,
+        seed: args.shown.seed,
         osts: args.osts,
         rpcs_in_flight: args.rpcs_in_flight.clone(),
         bytes: args.size_mb << 20,
@@ -543,19 +536,20 @@ fn journals(args: &JournalArgs, json: bool) -> ExitCode {
         application,
     };
     let runs = side_by_side(&setup.jobs(), "journal", |job| {
-        let outcome = std::panic::catch_unwind(|| job.run(args.seed));
+        let outcome = std::panic::catch_unwind(|| job.run(args.shown.seed));
         (*job, outcome.unwrap_or_else(|panic| Err(text_of(&*panic))))
     });
     let failed = runs.iter().filter_map(|(_, outcome)| outcome.as_ref().err());
     let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
-    let form = Form::of(json, args.markdown, "nacre sim journal --markdown");
-    let shown = show(&journal::report(&setup, &runs), form, args.plot.as_deref(), || journal::plots(&setup, &runs));
+    let form = Form::of(json, args.shown.markdown, "nacre sim journal --markdown");
+    let shown =
+        show(&journal::report(&setup, &runs), form, args.shown.plot.as_deref(), || journal::plots(&setup, &runs));
     if has_failed { ExitCode::FAILURE } else { shown }
 }
 
 fn ping_storms(args: &PingStormArgs, json: bool) -> ExitCode {
     let size = ping_storm::Size { clients: args.clients, oss: args.oss, routers: args.routers };
-    let setup = ping_storm::Setup { seed: args.seed, size, intervals: args.intervals };
+    let setup = ping_storm::Setup { seed: args.shown.seed, size, intervals: args.intervals };
     if let Err(e) = setup.check() {
         eprintln!("nacre sim: {e}");
         return ExitCode::FAILURE;
@@ -571,9 +565,9 @@ fn ping_storms(args: &PingStormArgs, json: bool) -> ExitCode {
     let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
     let (outcomes, traces): (Vec<_>, Vec<_>) = runs.into_iter().flatten().unzip();
     let outcomes = outcomes.concat();
-    let form = Form::of(json, args.markdown, "nacre sim ping-storm --markdown");
+    let form = Form::of(json, args.shown.markdown, "nacre sim ping-storm --markdown");
     let experiment = ping_storm::report(&setup, &outcomes, &traces);
-    let shown = show(&experiment, form, args.plot.as_deref(), || ping_storm::plots(&setup, &outcomes));
+    let shown = show(&experiment, form, args.shown.plot.as_deref(), || ping_storm::plots(&setup, &outcomes));
     if has_failed { ExitCode::FAILURE } else { shown }
 }
 

@@ -68,7 +68,7 @@ pub struct Row {
     pub pinging: Pinging,
 }
 
-/// What was measured.
+/// Result of one measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// The measurement.
@@ -143,13 +143,13 @@ impl Pinging {
             Pinging::PerServer => ("ping-per-server", "aligned"),
         };
         let suppressed = if self == Pinging::Never { "1" } else { "0" };
-        // Idle time counts from the last of these on, except for the first.
+        // Idle time counts from the last of these changes.
         [("suppress_pings", suppressed), ("ping_interval", "75"), ("ping_timing", timing), ("liveness", liveness)]
     }
 }
 
 impl Topology {
-    /// What is measured on a site of this topology, in turn. Rows without pings are what others are compared with.
+    /// Rows to measure on a site of this topology, in this order. The others are compared with those without pings.
     pub fn rows(self) -> Vec<Row> {
         use Pinging::{Aligned, AlignedMore, Idle, Never, PerServer, Spread};
         let all: &[(Tuning, &[Pinging])] = match self {
@@ -220,7 +220,7 @@ async fn measure_row(rt: &Rt, site: &Site, setup: Setup, row: Row) -> Result<Out
     };
     site.set_pinging(Pinging::Never)?;
     drop(writing);
-    // What is still under way would disturb the next row, and its credits must come back before they are changed.
+    // Messages that are still under way would disturb the next row, and credits are changed once all have come back.
     rt.sleep(INTERVAL).await;
     tracing::info!(?row, pings = outcome.pings, "measured");
     Ok(outcome)

@@ -158,8 +158,8 @@ fn space_of_removed_files_is_free_though_the_ost_died_before_it_destroyed_them()
     });
 }
 
-/// Not of Lustre's: the truncation was executed again because the first reply was lost, and the first execution alone was
-/// durable when the OST died. It was taken for done, so the write after it was refused, for it was based on the second.
+/// Not of Lustre's: an OST executed a truncation twice, because its first reply was lost, and died when only the first
+/// execution was durable. It then took the replay of the second for done, and refused the write that was based on it.
 #[test]
 fn a_truncation_that_was_executed_twice_is_replayed_if_only_the_first_survived() {
     witnessed(1, |c, u, w| async move {

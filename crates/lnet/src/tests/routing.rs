@@ -277,7 +277,22 @@ fn a_router_that_is_stopped_in_order_says_so_first() {
 /// The router lives, but its far side is cut off: it notices, tells its clients, and they go another way.
 #[test]
 fn a_router_that_is_cut_off_from_the_far_side_is_left() {
-    routed(2, async |rt, f| {
+    cut_off_from_the_far_side(false);
+}
+
+/// While it was no router it had nothing to watch.
+#[test]
+fn a_node_that_becomes_a_router_again_watches_its_far_side() {
+    cut_off_from_the_far_side(true);
+}
+
+fn cut_off_from_the_far_side(after_a_pause: bool) {
+    routed(2, async move |rt, f| {
+        if after_a_pause {
+            f.routers[0].drain_routing().await;
+            rt.sleep(ms(5000)).await;
+            f.routers[0].start_routing(&RouterOptions::default());
+        }
         let ((client, _), (server, server_nid)) = (f.client(1), f.server(1));
         let mut requests = inbox(&server, REQUEST);
         let echo = server.clone();

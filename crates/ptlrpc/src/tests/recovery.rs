@@ -398,6 +398,16 @@ fn one_ping_speaks_for_all_imports_at_a_server() {
             let heard = [w.server.served.exports(), served.exports()].map(|exports| exports[0].last_heard());
             assert_eq!(heard.iter().all(|at| rt.now().since(*at) < 26 * SECOND), messages > 0, "{value}");
         }
+        set("ping");
+        let suppress = |value: &str| w.params.set("suppress_pings", value).map(drop);
+        suppress("1").unwrap();
+        let before = w.client.lnet().stats().send_count;
+        rt.sleep(110 * SECOND).await;
+        assert_eq!(w.client.lnet().stats().send_count, before, "suppressed");
+        suppress("0").unwrap();
+        rt.sleep(30 * SECOND).await;
+        assert_eq!(w.client.lnet().stats().send_count - before, 2, "they begin again");
+        assert!(suppress("2").is_err() && w.params.set("ping_interval", "76").is_err());
         set("ping-per-server");
         w.crash_server();
         rt.sleep(60 * SECOND).await;

@@ -142,7 +142,7 @@ impl Plan {
     }
 }
 
-/// Nobody pings routers: their liveness is not what is measured.
+/// Options of every node. Routers are not pinged, because their liveness is not measured here.
 fn lnet_options() -> LnetOptions {
     LnetOptions { alive_router_check_interval: Duration::ZERO, ..LnetOptions::default() }
 }
@@ -285,13 +285,13 @@ impl Site {
         self.oss.iter().map(of).sum()
     }
 
-    /// Pings that all OSSs have answered.
+    /// Number of pings of the idle clients that were answered.
     pub(super) fn pings(&self) -> u64 {
         let clients = self.idle.iter().flat_map(|idle| &idle.imports);
         clients.map(|import| import.stats(Opcode::ObdPing).samples).sum()
     }
 
-    /// Messages that all nodes but the writers have received, other than bulk and what asks for it.
+    /// Number of PUTs that all nodes except the writers have received. Bulk data and the GETs that ask for it do not count.
     pub(super) fn messages(&self) -> u64 {
         let nodes = self.idle.iter().map(|idle| &idle.node).chain(&self.routers).chain(&self.oss).chain(&self.servers);
         let puts = |node: &Node| node.lnet().interfaces().iter().map(|ni| ni.traffic.received.put).sum::<u64>();
