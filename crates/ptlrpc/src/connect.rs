@@ -161,7 +161,7 @@ impl ImportShared {
             s = self.state.lock();
         }
         if outcome != Outcome::Recovering && s.machine.finish_recovery(rt.now()) {
-            s.unanswered.clear();
+            s.replays.end_recovery();
             s.recovered_at = Some(instance);
             s.calls.handle_connected(attempt.connection);
         }

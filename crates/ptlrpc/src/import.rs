@@ -22,7 +22,6 @@ use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::header::{HEADER_BYTES, flags};
 use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -111,8 +110,6 @@ pub(crate) struct State {
     pub(crate) last_committed: u64,
     /// Server instance at which the requests in `replays` were executed, or replayed.
     pub(crate) recovered_at: Option<u64>,
-    /// Transnos of replays that were sent and not answered. They may have failed even if later changes were committed.
-    pub(crate) unanswered: BTreeSet<u64>,
     /// Lock volume and limit from the server's latest reply.
     pub(crate) lock_pool: LockPool,
     pub(crate) timeouts: u64,
@@ -190,7 +187,6 @@ impl Import {
             last_reply: None,
             last_committed: 0,
             recovered_at: None,
-            unanswered: BTreeSet::new(),
             lock_pool: LockPool::default(),
             timeouts: 0,
         };

@@ -125,7 +125,7 @@ fn import_fields(import: &ImportShared) -> Fields {
     estimates.push_in("services", services, " sec");
     estimates.push_in("network", s.network.estimate(now).as_secs(), " sec");
     let mut transactions = Fields::default();
-    transactions.push("last_replay", 0u64);
+    transactions.push("last_replay", s.replays.last_replayed());
     transactions.push("peer_committed", s.last_committed);
     transactions.push("last_checked", s.last_committed);
 

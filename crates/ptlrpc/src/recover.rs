@@ -59,15 +59,12 @@ impl ImportShared {
     async fn replay_all(self: &Arc<Self>, attempt: &Attempt, committed: u64) -> Result<(), RpcError> {
         let durable = {
             let mut s = self.state.lock();
-            let heard_upto = s.unanswered.first().map_or(u64::MAX, |transno| transno.saturating_sub(1));
-            s.replays.handle_committed(committed.min(heard_upto))
+            let instance = s.machine.instance().expect("a recovery follows a connect that was accepted");
+            s.replays.begin_recovery(instance, committed)
         };
         tell_all(&durable, Fate::Durable);
-        let mut previous = 0;
-        while let Some(replay) = self.next_replay(previous) {
-            let transno = replay.transno;
+        while let Some(replay) = self.next_replay() {
             self.replay(attempt.connection, replay).await?;
-            previous = transno;
         }
         self.tell(attempt.connection, flags::REQ_REPLAY_DONE).await?;
         self.advance(attempt)?;
@@ -90,9 +87,9 @@ impl ImportShared {
         if advanced { Ok(()) } else { Err(RpcError::Unreachable) }
     }
 
-    fn next_replay(&self, previous: u64) -> Option<Replay> {
-        let s = self.state.lock();
-        let (transno, kept) = s.replays.next_after(previous)?;
+    fn next_replay(&self) -> Option<Replay> {
+        let mut s = self.state.lock();
+        let (transno, previous, kept) = s.replays.next_replay()?;
         let (request, reply, pre_versions) = (kept.request.clone(), kept.reply.clone(), kept.pre_versions);
         Some(Replay { request, xid: kept.xid, tag: kept.tag, transno, previous, reply, pre_versions })
     }
@@ -108,15 +105,11 @@ impl ImportShared {
     /// requests are replayed all the same.
     async fn replay(self: &Arc<Self>, connection: u32, replay: Replay) -> Result<(), RpcError> {
         let (xid, transno, opcode) = (replay.xid, replay.transno, replay.request.opcode);
-        // A request without a modify slot must not be replayed again, because it could be executed twice.
-        if replay.tag != 0 {
-            self.state.lock().unanswered.insert(transno);
-        }
         let reply = self.send_replay(connection, replay).await?;
         if reply.header.status == -Errno::ENOTCONN.0 {
             return Err(RpcError::Unreachable);
         }
-        self.state.lock().unanswered.remove(&transno);
+        self.state.lock().replays.handle_replayed(transno);
         if let Err(e) = Errno::from_status(reply.header.status) {
             tracing::warn!("{}: replay of {opcode} xid {xid}: {e}", self.config.label);
             let lost = self.state.lock().replays.handle_failed(transno);

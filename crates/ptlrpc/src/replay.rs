@@ -73,6 +73,13 @@ pub(crate) struct Replays {
     unstable: u64,
     /// Bytes of data in the kept requests of all imports of the node.
     total: Arc<AtomicU64>,
+    /// Server instance that gets, or last got, the replays.
+    instance: Option<u64>,
+    /// Transno of the last replay that this instance has answered; 0 if it has answered none.
+    answered: u64,
+    /// Transno of the last replay, if an instance got it and did not answer: it may have failed there, although later
+    /// changes, of other clients, were committed.
+    unheard: Option<u64>,
 }
 
 impl Drop for Replays {
@@ -84,7 +91,7 @@ impl Drop for Replays {
 impl Replays {
     /// Makes an empty set. The bytes of its requests are also counted in `total`.
     pub(crate) fn new(total: Arc<AtomicU64>) -> Replays {
-        Replays { kept: BTreeMap::new(), unstable: 0, total }
+        Replays { kept: BTreeMap::new(), unstable: 0, total, instance: None, answered: 0, unheard: None }
     }
 
     /// Keeps a request that was answered with this transno. A request that is answered twice, because the first reply
@@ -139,10 +146,44 @@ impl Replays {
         std::mem::take(&mut self.kept).into_values().filter_map(|kept| kept.request.on_commit.clone()).collect()
     }
 
-    /// The next request to replay after the one with the transno `after`.
-    pub(crate) fn next_after(&self, after: u64) -> Option<(u64, &Kept)> {
-        let (transno, kept) = self.kept.range(after + 1..).next()?;
-        Some((*transno, kept))
+    /// A server instance waits for replays, perhaps over a second connection; it has kept all changes up to
+    /// `committed`. Returns the callbacks to call.
+    #[must_use]
+    pub(crate) fn begin_recovery(&mut self, instance: u64, committed: u64) -> Vec<CommitCallback> {
+        if self.instance != Some(instance) {
+            self.instance = Some(instance);
+            self.answered = 0;
+        }
+        let heard = self.unheard.map_or(u64::MAX, |transno| transno - 1);
+        self.handle_committed(committed.min(heard))
+    }
+
+    /// Returns the next request to replay, and the transno of the replay before it, 0 if there was none.
+    ///
+    /// What the instance has answered is not replayed to it again, even if the connection was lost since then: its
+    /// saved reply is replaced by that of the next replay with the same tag. So at most the last replay, which was not
+    /// answered, comes again when it may be durable already.
+    pub(crate) fn next_replay(&mut self) -> Option<(u64, u64, &Kept)> {
+        let (transno, kept) = self.kept.range(self.answered + 1..).next()?;
+        self.unheard = Some(*transno);
+        Some((*transno, self.answered, kept))
+    }
+
+    /// The instance has answered the replay.
+    pub(crate) fn handle_replayed(&mut self, transno: u64) {
+        let unheard = self.unheard.take();
+        assert_eq!(unheard, Some(transno), "a replay was answered, and another one was the last");
+        self.answered = transno;
+    }
+
+    /// The recovery is over, or the server remembers nothing that could be recovered.
+    pub(crate) fn end_recovery(&mut self) {
+        self.unheard = None;
+    }
+
+    /// Transno of the last replay that the present, or last, instance has answered; 0 if it has answered none.
+    pub(crate) fn last_replayed(&self) -> u64 {
+        self.answered
     }
 
     /// Number of kept requests.
@@ -199,18 +240,68 @@ mod tests {
         let _ = replays.handle_committed(5);
     }
 
+    /// Replays to the instance, up to the first that is not answered because the connection is lost at `lost`.
+    fn replay(replays: &mut Replays, lost: Option<u64>) -> Vec<(u64, u64)> {
+        let mut sent = Vec::new();
+        while let Some((transno, previous, _)) = replays.next_replay() {
+            sent.push((transno, previous));
+            if lost == Some(transno) {
+                break;
+            }
+            replays.handle_replayed(transno);
+        }
+        sent
+    }
+
+    fn three(told: &Arc<Mutex<Vec<(u64, Fate)>>>) -> Replays {
+        let mut replays = Replays::default();
+        for (transno, xid) in [(30, 3), (10, 1), (20, 2)] {
+            replays.keep(transno, kept(xid, 0, told));
+        }
+        replays
+    }
+
     #[test]
     fn they_are_sent_again_in_the_order_of_their_transnos() {
-        let (mut replays, told) = (Replays::default(), Arc::default());
-        for (transno, xid) in [(30, 1), (10, 2), (20, 3)] {
-            replays.keep(transno, kept(xid, 0, &told));
-        }
-        let (mut order, mut after) = (Vec::new(), 0);
-        while let Some((transno, kept)) = replays.next_after(after) {
-            order.push(kept.xid);
-            after = transno;
-        }
-        assert_eq!(order, [2, 3, 1]);
+        let mut replays = three(&Arc::default());
+        assert!(replays.begin_recovery(2, 5).is_empty());
+        assert_eq!(replay(&mut replays, None), [(10, 0), (20, 10), (30, 20)]);
+    }
+
+    #[test]
+    fn an_instance_gets_over_a_second_connection_only_what_it_has_not_answered() {
+        let mut replays = three(&Arc::default());
+        assert!(replays.begin_recovery(2, 0).is_empty());
+        assert_eq!(replay(&mut replays, Some(20)), [(10, 0), (20, 10)]);
+        assert!(replays.begin_recovery(2, 0).is_empty());
+        assert_eq!(replay(&mut replays, None), [(20, 10), (30, 20)]);
+        assert!(replays.begin_recovery(2, 0).is_empty());
+        assert_eq!(replay(&mut replays, None), []);
+        assert!(replays.begin_recovery(3, 0).is_empty(), "the next instance has seen none of them");
+        assert_eq!(replay(&mut replays, None), [(10, 0), (20, 10), (30, 20)]);
+    }
+
+    #[test]
+    fn a_replay_that_was_not_answered_may_have_failed_although_later_changes_are_durable() {
+        let told = Arc::default();
+        let mut replays = three(&told);
+        assert!(replays.begin_recovery(2, 0).is_empty());
+        replay(&mut replays, Some(20));
+        replays.begin_recovery(3, 25).into_iter().for_each(|c| c.tell(Fate::Durable));
+        assert_eq!(*told.lock().unwrap(), [(1, Fate::Durable)]);
+        assert_eq!(replay(&mut replays, None), [(20, 0), (30, 20)]);
+    }
+
+    /// Replays that were all answered were sent again over a second connection, and no longer counted as answered.
+    #[test]
+    fn what_was_answered_once_is_durable_if_the_next_instance_says_so() {
+        let mut replays = three(&Arc::default());
+        assert!(replays.begin_recovery(2, 0).is_empty());
+        replay(&mut replays, None);
+        assert!(replays.begin_recovery(2, 0).is_empty());
+        replay(&mut replays, Some(10));
+        assert_eq!(replays.begin_recovery(3, 30).len(), 3);
+        assert_eq!(replay(&mut replays, None), []);
     }
 
     #[test]

@@ -117,6 +117,13 @@ impl Cluster {
         shown.first()?.1.field("import").cloned()
     }
 
+    /// Number of times that a client has connected to a server, or tried to.
+    pub fn connects(&self, client: usize, server: Server) -> i128 {
+        let import = self.import(client, server).unwrap_or(Value::Absent);
+        let attempts = import.field("connection").and_then(|connection| connection.field("connection_attempts"));
+        attempts.and_then(Value::number).expect("an import counts its connections")
+    }
+
     /// Waits until a client is connected to the present instance of a server, and has recovered.
     pub async fn until_connected(&self, client: usize, server: Server) {
         let (name, layer) = self.target_of(server);

@@ -107,6 +107,13 @@ fn a_replay_is_done_only_if_that_very_execution_is_durable() {
     nacre_sim::crashes::run_answering(Answers::Device, 9_903_366, 400);
 }
 
+/// Replays that were all answered were sent again over another connection, the first of them was not answered there, and the
+/// next start of the MDT, where they were durable, executed them once more.
+#[test]
+fn what_was_replayed_is_not_replayed_again_over_another_connection() {
+    nacre_sim::crashes::run_answering(Answers::Commit, 9_935_702, 400);
+}
+
 /// A write without grant was sent again after a restart of its OST, which was nearly full. Nothing was reserved for what was
 /// sent again, even if it had never been received; so the write was answered from memory, and the device stopped because there
 /// was no space for it.

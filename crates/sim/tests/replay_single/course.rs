@@ -61,6 +61,38 @@ fn a_replay_whose_answer_is_lost_is_executed_once() {
     });
 }
 
+/// Not of Lustre's: all replays were answered, and were sent again over another connection. The first of them was not
+/// answered there, so the client did not believe the next start of the MDT that they were durable. The MDT executed them
+/// again, because only the last one's reply is saved.
+#[test]
+fn what_was_replayed_is_not_replayed_again_over_another_connection() {
+    witnessed(1, |c, u, w| async move {
+        let f = u.file(ROOT, "f", b"x").await;
+        c.replay_barrier(MDS).await;
+        for n in 0..5 {
+            u.link(&root(), f, ROOT, format!("l{n}").as_bytes()).await.unwrap();
+        }
+        // The other client holds the recovery up.
+        c.net().partition([c.client_numbers()[1]], [2]);
+        c.crash(MDS, Crash::Process);
+        c.restart(MDS).await.unwrap();
+        while c.recovery_status(MDS, "replayed_requests") != "5" {
+            c.rt().sleep(Duration::from_millis(100)).await;
+        }
+        c.mishap(MDS, Opcode::MdsReint, Mishap::LostReply);
+        let connects = c.connects(0, MDS);
+        c.net().disconnect(c.client_numbers()[0], 2);
+        c.rt().sleep(secs(8)).await;
+        assert_eq!(c.connects(0, MDS), connects + 1);
+        assert_eq!(c.recovery_status(MDS, "status"), "RECOVERING");
+        assert!(!c.has_struck(MDS), "a replay that was answered came again");
+        c.replay_barrier(MDS).await;
+        c.net().heal();
+        assert_eq!(fail(&c, MDS).await, 0, "all of them are durable");
+        assert_eq!(w.stat(f).await.unwrap().nlink, 6);
+    });
+}
+
 /// 73a
 #[test]
 fn a_replay_that_is_lost_is_sent_again() {
