@@ -225,6 +225,9 @@ pub struct TargetName {
 }
 
 impl TargetName {
+    /// The MGS's name as text.
+    pub const MGS: &str = "MGS";
+
     /// The MGS's name.
     pub fn mgs() -> TargetName {
         TargetName { fsname: String::new(), kind: TargetKind::Mgt, index: 0 }
@@ -249,7 +252,7 @@ impl TargetName {
 impl fmt::Display for TargetName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            TargetKind::Mgt => f.write_str("MGS"),
+            TargetKind::Mgt => f.write_str(TargetName::MGS),
             TargetKind::Mdt => write!(f, "{}-MDT{:04x}", self.fsname, self.index),
             TargetKind::Ost => write!(f, "{}-OST{:04x}", self.fsname, self.index),
         }
@@ -260,7 +263,7 @@ impl FromStr for TargetName {
     type Err = ParseIdError;
     fn from_str(s: &str) -> Result<TargetName, ParseIdError> {
         let err = || ParseIdError::new("target name such as nacre-OST0000", s);
-        if s == "MGS" {
+        if s == TargetName::MGS {
             return Ok(TargetName::mgs());
         }
         let (fsname, rest) = s.rsplit_once('-').ok_or_else(err)?;

@@ -189,6 +189,13 @@ impl Client {
         mount.serve_callbacks(mgc.servers(&config.fsname));
         let registry = config.params.clone().map(|params| Box::new(params) as Box<dyn Registry>);
         let targets = Targets::new(mount.clone(), registry);
+        let holding = Arc::downgrade(&targets);
+        mgc.import().on_evicted(move || {
+            // A server has evicted this client, or it was taken for dead: it may believe locks that others have.
+            if let Some(targets) = holding.upgrade() {
+                targets.check_servers();
+            }
+        });
         match find_root(&mount.rt, &config, &mgc, &targets).await {
             Ok(root) => Ok(Client::new(mount, config, mgc, targets, root)),
             Err(e) => {

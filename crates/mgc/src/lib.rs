@@ -6,11 +6,14 @@ mod settings;
 pub use settings::Settings;
 
 use nacre_base::{Nid, TargetKind, TargetName, Uuid};
-use nacre_ptlrpc::{AskMgs, CallOptions, Import, ImportConfig, RpcError, RpcNode, Servers};
+use nacre_ptlrpc::{
+    AskLeases, AskMgs, CallOptions, Import, ImportConfig, LeasesFollowed, RENEWAL, RpcError, RpcNode, Servers,
+};
 use nacre_rt::Task;
 use nacre_wire::connect::ConnectData;
 use nacre_wire::mgs::{
-    ChangeReply, Config, ConfigRead, Reason, ReplaceNids, SeqQuery, SeqReply, SetParam, TargetReg, TargetRegReply,
+    ChangeReply, Config, ConfigRead, LeaseReply, Reason, ReplaceNids, SeqQuery, SeqReply, SetParam, TargetReg,
+    TargetRegReply,
 };
 use nacre_wire::{Field, Opcode};
 use parking_lot::Mutex;
@@ -23,7 +26,10 @@ use tokio::sync::watch;
 pub struct Mgc {
     node: RpcNode,
     import: Arc<Import>,
+    client: Uuid,
     watched: Mutex<BTreeMap<String, Watched>>,
+    /// Set at servers.
+    leases: Mutex<Option<LeasesFollowed>>,
     /// Other nodes that may serve the targets that register here.
     service_nodes: Mutex<Vec<Nid>>,
 }
@@ -33,8 +39,6 @@ struct Watched {
     task: Task,
 }
 
-/// Time that a request for a newer configuration waits at the MGS: short enough that a lost answer costs little.
-const WATCH_WAIT: Duration = Duration::from_secs(60);
 /// Time for the MGS to answer whether a peer is a server; without an answer, that stays undecided.
 const ASK_DEADLINE: Duration = Duration::from_secs(5);
 /// Time for the MGS to answer a change that a person waits for.
@@ -69,7 +73,14 @@ impl Mgc {
             data: ConnectData::default(),
             label: format!("MGC{nid}"),
         });
-        Arc::new(Mgc { node: node.clone(), import, watched: Mutex::default(), service_nodes: Mutex::default() })
+        Arc::new(Mgc {
+            node: node.clone(),
+            import,
+            client,
+            watched: Mutex::default(),
+            leases: Mutex::default(),
+            service_nodes: Mutex::default(),
+        })
     }
 
     /// The import, for `lfs check` and `lctl dl`.
@@ -114,6 +125,21 @@ impl Mgc {
         Servers::new(self.node.rt(), self.watch(fsname), ask)
     }
 
+    /// Asks the MGS for the leases of the clients of this node's targets, until this is stopped.
+    pub fn follow_leases(self: &Arc<Self>) {
+        let mgc = Arc::downgrade(self);
+        let ask: AskLeases = Arc::new(move |query| {
+            let mgc = mgc.clone();
+            Box::pin(async move {
+                let import = mgc.upgrade().ok_or(RpcError::Closed)?.import.clone();
+                let deadline = (query.wait_ms == 0).then_some(ASK_DEADLINE);
+                let options = CallOptions { deadline, ..CallOptions::default() };
+                Ok(import.call::<LeaseReply>(Opcode::MgsLeases, &query, options).await?.body)
+            })
+        });
+        *self.leases.lock() = Some(self.node.follow_leases(ask));
+    }
+
     /// Sets the nodes that may serve the targets that register from now on, with or without this node. Clients that
     /// lose a target try these nodes in turn.
     pub fn set_service_nodes(&self, nids: Vec<Nid>) {
@@ -156,6 +182,8 @@ impl Mgc {
     pub async fn stop(&self) {
         let watched = std::mem::take(&mut *self.watched.lock());
         watched.values().for_each(|w| w.task.abort());
+        *self.leases.lock() = None;
+        self.node.end_lease(self.client);
         self.import.disconnect().await;
     }
 }
@@ -190,14 +218,21 @@ async fn change(node: &RpcNode, opcode: Opcode, body: &impl Field) -> Result<(),
     }
 }
 
-/// Asks repeatedly for a configuration newer than the last one.
+/// Asks repeatedly for a configuration newer than the last one. That renews the lease, too.
 async fn follow(mgc: std::sync::Weak<Mgc>, node: RpcNode, sender: Arc<watch::Sender<Arc<Config>>>) {
     loop {
         let Some(mgc) = mgc.upgrade() else { return };
         let known = sender.borrow().clone();
-        // The first question is answered at once; later ones wait at the MGS for a change.
-        let wait = if known.version == 0 { Duration::ZERO } else { WATCH_WAIT };
-        match mgc.read_config(&known.fsname, known.version, wait).await {
+        // The first question is answered at once; later ones wait at the MGS for a change, each somewhat shorter than the
+        // interval of renewals, so that clients which a change woke together do not ask together ever after.
+        let earlier = RENEWAL / 4 * (node.rt().random() % 1024) as u32 / 1024;
+        let wait = if known.version == 0 { Duration::ZERO } else { RENEWAL - earlier };
+        let sent = node.rt().now();
+        let answer = mgc.read_config(&known.fsname, known.version, wait).await;
+        if answer.is_ok() {
+            node.renew_lease(mgc.client, sent);
+        }
+        match answer {
             Ok(config) if config.version != known.version => {
                 sender.send_replace(Arc::new(config));
             }

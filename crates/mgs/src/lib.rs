@@ -2,12 +2,14 @@
 //! data passes through it, and a file system in use keeps working while its MGS is away.
 
 mod config;
+mod leases;
 mod params;
 
 pub use config::ConfigError;
 pub use params::PARAMS;
 
 use config::From;
+use leases::Leases;
 
 use async_trait::async_trait;
 use nacre_base::param::value::{Drawn, Fields, Value};
@@ -18,7 +20,7 @@ use nacre_tgt::{Access, Handler, Service, Statistics, Target, TargetConfig, Targ
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectRequest};
 use nacre_wire::mgs::{
-    ChangeReply, Config, ConfigRead, Reason, ReplaceNids, SeqQuery, SetParam, TargetReg, TargetRegReply,
+    ChangeReply, Config, ConfigRead, LeaseQuery, Reason, ReplaceNids, SeqQuery, SetParam, TargetReg, TargetRegReply,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -45,6 +47,9 @@ pub struct Mgs {
     changed: watch::Sender<u64>,
     /// File systems by name, as `mgs.MGS.live.FSNAME` shows them.
     live: Arc<Mutex<BTreeMap<String, Drawn>>>,
+    leases: Mutex<Leases>,
+    /// Number of leases that ended; wakes requests that wait for the next end.
+    ended: watch::Sender<u64>,
     /// True once no request may be kept waiting.
     stopping: AtomicBool,
     served: Mutex<Option<ServedTarget>>,
@@ -54,10 +59,13 @@ impl Mgs {
     /// Serves the MGT on `osd`.
     pub async fn start(node: &RpcNode, osd: Arc<dyn Osd>, config: TargetConfig) -> Result<Arc<Mgs>, TargetError> {
         let target = Target::open(node, osd, config).await?;
+        let leases = Mutex::new(Leases::new(target.instance(), node.rt().now()));
         let mgs = Arc::new(Mgs {
             target,
             changed: watch::channel(0).0,
             live: Arc::default(),
+            leases,
+            ended: watch::channel(0).0,
             stopping: AtomicBool::new(false),
             served: Mutex::default(),
         });
@@ -78,6 +86,7 @@ impl Mgs {
     pub async fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.changed.send_modify(|n| *n += 1);
+        self.ended.send_modify(|n| *n += 1);
         let served = self.served.lock().take();
         if let Some(served) = served {
             served.stop().await;
@@ -105,6 +114,18 @@ impl Mgs {
         fields.push("gen", config.version);
         fields.push("targets", config.targets.into_iter().map(|entry| entry.target).collect::<Vec<_>>());
         self.live.lock().insert(fsname.to_owned(), Drawn { fields, draw: draw_live });
+    }
+
+    /// Ends the lease of a client that a server has evicted. The client learns of it at once, because its request for news waits
+    /// here, and looks after its other servers.
+    fn end_lease(self: &Arc<Self>, client: Uuid) {
+        let mgs = self.clone();
+        drop(self.target.rt().spawn(async move {
+            let exports = mgs.served.lock().as_ref().map(ServedTarget::exports).unwrap_or_default();
+            if let Some(export) = exports.iter().find(|export| export.client == client) {
+                mgs.target.node().evict(export).await;
+            }
+        }));
     }
 
     async fn read(&self, fsname: &str) -> Result<Config, Errno> {
@@ -170,6 +191,7 @@ impl Service for Mgs {
             line(Opcode::MgsTargetReg, "mgs_target_reg", Changes, CLIENT, |s, r| Box::pin(target_reg(s, r))),
             line(Opcode::MgsSetParam, "mgs_set_info", Changes, LOCAL, |s, r| Box::pin(set_param(s, r))),
             line(Opcode::MgsReplaceNids, "mgs_replace_nids", Changes, LOCAL, |s, r| Box::pin(replace_nids(s, r))),
+            line(Opcode::MgsLeases, "mgs_leases", Reads, CLIENT, |s, r| Box::pin(read_leases(s, r))),
             line(Opcode::SeqQuery, "seq_query", Changes, CLIENT, |s, r| Box::pin(seq_query(s, r))),
         ];
         TABLE
@@ -190,11 +212,16 @@ impl Service for Mgs {
         Ok(if listed { Standing::Proven } else { Standing::Claimed })
     }
 
-    async fn connected(&self, _: &Arc<Export>, _: &ConnectData, _: &mut ConnectData) -> Result<(), Errno> {
+    async fn connected(&self, export: &Arc<Export>, _: &ConnectData, _: &mut ConnectData) -> Result<(), Errno> {
+        self.leases.lock().begin(export.client, export.cookie);
         Ok(())
     }
 
-    async fn disconnected(&self, _: &Arc<Export>) {}
+    async fn disconnected(&self, export: &Arc<Export>) {
+        if self.leases.lock().end(export.client, export.cookie) {
+            self.ended.send_modify(|n| *n += 1);
+        }
+    }
 }
 
 /// Answers when the configuration is newer than the client's, or when the client does not want to wait longer.
@@ -215,6 +242,39 @@ async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
         tokio::select! {
             biased;
             _ = mgs.target.rt().timeout_at(deadline, changed.changed()) => {}
+            () = request.abandoned() => return Err(Errno::ESHUTDOWN),
+        }
+    }
+}
+
+/// Tells a server which clients hold leases and whose lease has ended; at once if there is something to tell.
+async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+    let query: LeaseQuery = request.decode()?;
+    let (export, rt) = (&request.export, mgs.target.rt());
+    let is_server = {
+        let operation = mgs.target.begin().await?;
+        config::is_listed(&*operation, export.client, &export.client_name, request.identity.nid).map_err(logged)?
+    };
+    // Clients are nobody's business but the servers'.
+    if !is_server && mgs.origin(&request) != From::Here {
+        let (name, nid) = (mgs.target.name(), request.identity.nid);
+        mgs.target.log_refusal(format_args!("{name}: refused {nid}, which asks for leases and is no server"));
+        return Err(Errno::EPERM);
+    }
+    for client in &query.evicted {
+        mgs.end_lease(*client);
+    }
+    let mut ended = mgs.ended.subscribe();
+    let deadline = rt.now() + Duration::from_millis(query.wait_ms.into()).min(WATCH_MAX);
+    loop {
+        ended.mark_unchanged();
+        let has_news = mgs.leases.lock().has_news(&query);
+        if has_news || mgs.stopping.load(Ordering::Acquire) || rt.now() >= deadline {
+            return Ok(Response::new(&mgs.leases.lock().answer(&query, rt.now())));
+        }
+        tokio::select! {
+            biased;
+            _ = rt.timeout_at(deadline, ended.changed()) => {}
             () = request.abandoned() => return Err(Errno::ESHUTDOWN),
         }
     }

@@ -183,8 +183,9 @@ impl Node {
             TargetKind::Mdt => Mdt::start(rpc, osd, config, mgc.clone()).await.map(Served::Mdt),
             _ => Ost::start(rpc, osd, config, mgc.clone()).await.map(Served::Ost),
         };
-        if served.is_err() {
-            mgc.stop().await;
+        match served {
+            Ok(_) => mgc.follow_leases(),
+            Err(_) => mgc.stop().await,
         }
         Ok(TargetRole { served: served?, mgc: Some(mgc) })
     }

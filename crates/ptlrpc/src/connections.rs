@@ -3,6 +3,7 @@
 use crate::evictor::{self, Seen};
 use crate::export::{Connecting, Export};
 use crate::identity::{Identity, Standing};
+use crate::leases;
 use crate::message::{PROBE_MATCH_BITS, encode, millis, request_portal};
 use crate::node::NodeShared;
 use crate::request_log::ReplyTo;
@@ -12,7 +13,7 @@ use nacre_base::{Errno, Nid, Payload, Time, Uuid};
 use nacre_wire::connect::{ConnectReply, ConnectRequest};
 use nacre_wire::header::flags;
 use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
-use std::collections::hash_map;
+use std::collections::{BTreeSet, hash_map};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -297,14 +298,34 @@ impl NodeShared {
         let exports = self.exports();
         let seen: Vec<_> = exports
             .iter()
-            .map(|e| Seen { export: e.cookie, last_heard: e.last_heard(), exempt: e.is_server() })
+            .map(|e| Seen { export: e.cookie, last_heard: e.last_heard(), exempt: self.is_beyond_doubt(e) })
             .collect();
-        for cookie in self.evictor.lock().handle_time(now, &seen) {
-            if let Some(export) = self.export(cookie) {
+        let silent = self.evictor.lock().handle_time(now, &seen, self.leases.mgs_heard());
+        let silent: Vec<_> = silent.into_iter().filter_map(|cookie| self.export(cookie)).collect();
+        if !silent.is_empty() {
+            drop(self.core.rt.spawn(self.clone().judge(silent)));
+        }
+        *next
+    }
+
+    /// Returns whether a client need not be heard: servers, and those that the MGS says are alive.
+    fn is_beyond_doubt(&self, export: &Export) -> bool {
+        export.is_server() || self.leases.guards(export.client, &export.target)
+    }
+
+    /// Probes silent clients, but those that hold a lease at the MGS.
+    async fn judge(self: Arc<Self>, silent: Vec<Arc<Export>>) {
+        let asked = silent.iter().filter(|export| !leases::is_mgs(&export.target)).map(|export| export.client);
+        // A client has an export at each target of this node.
+        let asked = BTreeSet::from_iter(asked).into_iter().collect();
+        let held = self.leases.ask_for(&self.core.rt, asked).await;
+        for export in silent {
+            if !leases::is_mgs(&export.target) && held.contains(&export.client) {
+                self.evictor.lock().handle_spared(export.cookie);
+            } else {
                 drop(self.core.rt.spawn(self.clone().probe(export)));
             }
         }
-        *next
     }
 
     async fn probe(self: Arc<Self>, export: Arc<Export>) {
@@ -316,7 +337,7 @@ impl NodeShared {
         let evict = self.evictor.lock().handle_probed(now, export.cookie, answered, export.last_heard());
         if evict {
             tracing::warn!("{}: evicting {} ({}): silent and gone", export.target, export.client_name, export.nid());
-            self.close_export(&export, "evicted").await;
+            self.close_evicted(&export).await;
         }
     }
 
@@ -356,9 +377,17 @@ impl NodeShared {
         }
     }
 
-    pub(crate) async fn evict(&self, export: Arc<Export>) {
+    async fn close_evicted(self: &Arc<Self>, export: &Arc<Export>) {
+        if !leases::is_mgs(&export.target) {
+            let (node, rt) = (Arc::downgrade(self), self.core.rt.clone());
+            drop(self.core.rt.spawn(leases::tell_evicted(node, rt, export.client)));
+        }
+        self.close_export(export, "evicted").await;
+    }
+
+    pub(crate) async fn evict(self: &Arc<Self>, export: Arc<Export>) {
         tracing::warn!("{}: evicting {} ({})", export.target, export.client_name, export.nid());
-        self.close_export(&export, "evicted").await;
+        self.close_evicted(&export).await;
         // The export may have been closed by another task, which has not finished yet.
         export.gone().await;
     }

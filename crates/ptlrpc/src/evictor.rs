@@ -1,7 +1,7 @@
 //! Eviction of silent clients. A sans-IO engine: it names exports to be probed, and judges the answers.
 //!
 //! A client that was silent for 150 s and whose node does not confirm that it is alive is dead, unless this server
-//! itself is cut off. So clients are suspected only while others are heard, and after an outage all clients have time
+//! itself is cut off. So clients are suspected only while others, or the MGS, are heard, and after an outage all clients have time
 //! to come back.
 
 use crate::liveness::PING_INTERVAL_MAX;
@@ -27,7 +27,7 @@ const _: () = assert!(PING_INTERVAL_MAX.as_secs() < OUTAGE.as_secs(), "clients t
 pub(crate) struct Seen {
     pub(crate) export: u64,
     pub(crate) last_heard: Time,
-    /// True for servers, which are not evicted for silence.
+    /// True for those that are not evicted for silence: servers, and clients that hold a lease at the MGS.
     pub(crate) exempt: bool,
 }
 
@@ -40,9 +40,10 @@ pub(crate) struct Evictor {
 }
 
 impl Evictor {
-    /// Returns the exports to be probed at `now`.
-    pub(crate) fn handle_time(&mut self, now: Time, exports: &[Seen]) -> Vec<u64> {
-        let newest = exports.iter().map(|e| e.last_heard).max().unwrap_or_default();
+    /// Returns the exports to be judged at `now`: those that hold no lease are probed.
+    /// `mgs_heard` is when the MGS told this node of leases last.
+    pub(crate) fn handle_time(&mut self, now: Time, exports: &[Seen], mgs_heard: Time) -> Vec<u64> {
+        let newest = exports.iter().map(|e| e.last_heard).max().unwrap_or_default().max(mgs_heard);
         if now.since(newest) > OUTAGE {
             self.outage = true;
             return Vec::new();
@@ -55,6 +56,12 @@ impl Evictor {
         }
         let silent = exports.iter().filter(|e| !e.exempt && now.since(e.last_heard) >= SILENCE_MAX);
         silent.map(|e| e.export).filter(|e| self.probing.insert(*e)).collect()
+    }
+
+    /// The export's client holds a lease, so it is not probed.
+    pub(crate) fn handle_spared(&mut self, export: u64) {
+        let named = self.probing.remove(&export);
+        assert!(named, "export {export:#x} was spared, and nobody suspected it");
     }
 
     /// The probe of an export came back. Returns whether to evict the export.
@@ -78,9 +85,9 @@ mod tests {
     #[test]
     fn the_silent_are_probed_once_while_others_speak() {
         let mut e = Evictor::default();
-        assert_eq!(e.handle_time(T(149), &[seen(1, 0), seen(2, 149)]), []);
-        assert_eq!(e.handle_time(T(150), &[seen(1, 0), seen(2, 149)]), [1]);
-        assert_eq!(e.handle_time(T(175), &[seen(1, 0), seen(2, 174)]), [], "the probe is under way");
+        assert_eq!(e.handle_time(T(149), &[seen(1, 0), seen(2, 149)], Time::ZERO), []);
+        assert_eq!(e.handle_time(T(150), &[seen(1, 0), seen(2, 149)], Time::ZERO), [1]);
+        assert_eq!(e.handle_time(T(175), &[seen(1, 0), seen(2, 174)], Time::ZERO), [], "the probe is under way");
         assert!(e.handle_probed(T(176), 1, false, T(0)));
     }
 
@@ -88,7 +95,7 @@ mod tests {
     #[should_panic(expected = "nobody sent")]
     fn a_probe_that_comes_back_twice_is_a_defect() {
         let mut e = Evictor::default();
-        e.handle_time(T(150), &[seen(1, 0), seen(2, 149)]);
+        e.handle_time(T(150), &[seen(1, 0), seen(2, 149)], Time::ZERO);
         e.handle_probed(T(176), 1, false, T(0));
         e.handle_probed(T(176), 1, false, T(0));
     }
@@ -96,7 +103,7 @@ mod tests {
     #[test]
     fn who_answers_or_speaks_stays() {
         let mut e = Evictor::default();
-        assert_eq!(e.handle_time(T(150), &[seen(1, 0), seen(2, 0), seen(3, 149)]), [1, 2]);
+        assert_eq!(e.handle_time(T(150), &[seen(1, 0), seen(2, 0), seen(3, 149)], Time::ZERO), [1, 2]);
         assert!(!e.handle_probed(T(151), 1, true, T(0)));
         assert!(!e.handle_probed(T(151), 2, false, T(150)), "it spoke during the probe");
     }
@@ -104,24 +111,33 @@ mod tests {
     #[test]
     fn servers_are_exempt() {
         let server = Seen { exempt: true, ..seen(1, 0) };
-        assert_eq!(Evictor::default().handle_time(T(500), &[server, seen(2, 499)]), []);
+        assert_eq!(Evictor::default().handle_time(T(500), &[server, seen(2, 499)], Time::ZERO), []);
     }
 
     #[test]
     fn an_outage_of_ours_evicts_nobody() {
         let mut e = Evictor::default();
-        assert_eq!(e.handle_time(T(200), &[seen(1, 0), seen(2, 0)]), [], "nobody is heard");
-        assert_eq!(e.handle_time(T(300), &[seen(1, 0), seen(2, 299)]), [], "the network is just back");
-        assert_eq!(e.handle_time(T(449), &[seen(1, 0), seen(2, 448)]), []);
-        assert_eq!(e.handle_time(T(450), &[seen(1, 0), seen(2, 449)]), [1]);
+        assert_eq!(e.handle_time(T(200), &[seen(1, 0), seen(2, 0)], Time::ZERO), [], "nobody is heard");
+        assert_eq!(e.handle_time(T(300), &[seen(1, 0), seen(2, 299)], Time::ZERO), [], "the network is just back");
+        assert_eq!(e.handle_time(T(449), &[seen(1, 0), seen(2, 448)], Time::ZERO), []);
+        assert_eq!(e.handle_time(T(450), &[seen(1, 0), seen(2, 449)], Time::ZERO), [1]);
     }
 
     #[test]
     fn an_outage_during_the_probe_spares() {
         let mut e = Evictor::default();
-        assert_eq!(e.handle_time(T(150), &[seen(1, 0), seen(2, 149)]), [1]);
-        e.handle_time(T(240), &[seen(1, 0), seen(2, 149)]);
+        assert_eq!(e.handle_time(T(150), &[seen(1, 0), seen(2, 149)], Time::ZERO), [1]);
+        e.handle_time(T(240), &[seen(1, 0), seen(2, 149)], Time::ZERO);
         assert!(!e.handle_probed(T(241), 1, false, T(0)));
+    }
+
+    #[test]
+    fn who_hears_the_mgs_is_not_cut_off() {
+        let mut e = Evictor::default();
+        assert_eq!(e.handle_time(T(150), &[seen(1, 0), seen(2, 0)], T(100)), [1, 2]);
+        e.handle_spared(2);
+        assert!(e.handle_probed(T(175), 1, false, T(0)));
+        assert_eq!(e.handle_time(T(200), &[seen(2, 0)], T(160)), [2], "it is judged again");
     }
 
     #[test]
@@ -129,7 +145,7 @@ mod tests {
         let mut e = Evictor::default();
         let mut probed = Vec::new();
         for now in (0..300).step_by(25) {
-            probed.extend(e.handle_time(T(now), &[seen(1, 0), seen(2, now / 60 * 60)]));
+            probed.extend(e.handle_time(T(now), &[seen(1, 0), seen(2, now / 60 * 60)], Time::ZERO));
         }
         assert_eq!(probed, [1]);
     }

@@ -131,7 +131,8 @@ impl State {
 
     /// True if the server is pinged while the import is idle.
     fn pings(&self, node: &NodeCore) -> bool {
-        let holds = self.keep_alive || !self.told_of_restarts || node.liveness.pings() != Pings::Holding;
+        let only_holding = matches!(node.liveness.pings(), Pings::Holding | Pings::Lease);
+        let holds = self.keep_alive || !self.told_of_restarts || !only_holding;
         self.replays.len() > 0 || holds && !node.liveness.is_suppressed()
     }
 
@@ -145,7 +146,11 @@ impl State {
             return Some(commits);
         }
         let phase = liveness::phase(import.config.client, import.id);
-        Some(import.node.liveness.next(self.last_sent, import.node.clocks(), phase).min(commits))
+        let next = import.node.liveness.next(self.last_sent, import.node.clocks(), phase);
+        // A lease says that the client is alive, but not whether the server was restarted.
+        let leased = import.node.liveness.pings() == Pings::Lease && self.told_of_restarts;
+        let lost_at = if leased { import.node.renewals.lost_at(import.config.client) } else { None };
+        Some(next.max(lost_at.unwrap_or(Time::ZERO)).min(commits))
     }
 }
 
@@ -265,6 +270,14 @@ impl Import {
     pub fn set_keep_alive(&self, on: bool) {
         self.0.state.lock().keep_alive = on;
         self.0.arm_ping();
+    }
+
+    /// Pings the target now, if something is held there: the client has reason to fear that it was evicted.
+    pub fn check(&self) {
+        let import = self.0.clone();
+        if import.state.lock().keep_alive {
+            drop(self.0.node.rt.spawn(import.ping_with(Vec::new())));
+        }
     }
 
     /// Sets whether this import is told of restarts of the server ([`Import::notify_restart`]). If it is not, the

@@ -18,6 +18,8 @@ pub(crate) enum Pings {
     All,
     /// All that are connected, those of one server together.
     PerServer,
+    /// None while the client renews its lease at the MGS; otherwise as with `Holding`.
+    Lease,
 }
 
 /// The moments of pings.
@@ -32,8 +34,12 @@ enum Timing {
     Spread,
 }
 
-const PINGS: &[(&str, Pings)] =
-    &[("ping-holding", Pings::Holding), ("ping", Pings::All), ("ping-per-server", Pings::PerServer)];
+const PINGS: &[(&str, Pings)] = &[
+    ("ping-holding", Pings::Holding),
+    ("ping", Pings::All),
+    ("ping-per-server", Pings::PerServer),
+    ("lease", Pings::Lease),
+];
 const TIMINGS: &[(&str, Timing)] = &[("idle", Timing::Idle), ("aligned", Timing::Aligned), ("spread", Timing::Spread)];
 
 /// Default interval of pings, as Lustre's.
@@ -59,7 +65,7 @@ pub(crate) struct Liveness {
 impl Default for Liveness {
     fn default() -> Liveness {
         Liveness {
-            pings: AtomicU8::new(Pings::Holding as u8),
+            pings: AtomicU8::new(Pings::Lease as u8),
             timing: AtomicU8::new(Timing::Idle as u8),
             interval_secs: AtomicU64::new(PING_INTERVAL.as_secs()),
             suppressed: AtomicBool::new(false),
@@ -163,7 +169,12 @@ fn choose<T>(words: &'static [(&'static str, T)], value: &AtomicU8, text: &str) 
 const _: () = {
     let mut at = 0;
     while at < PINGS.len() {
-        assert!(PINGS[at].1 as usize == at && TIMINGS[at].1 as usize == at);
+        assert!(PINGS[at].1 as usize == at);
+        at += 1;
+    }
+    let mut at = 0;
+    while at < TIMINGS.len() {
+        assert!(TIMINGS[at].1 as usize == at);
         at += 1;
     }
 };
@@ -215,6 +226,6 @@ mod tests {
             .iter()
             .filter_map(|p| if let Kind::Words(words) = p.kind { Some(words.to_vec()) } else { None });
         assert_eq!(declared.collect::<Vec<_>>(), expected);
-        assert!(choose(PINGS, &AtomicU8::new(0), "lease").unwrap_err().contains("ping-holding, ping, ping-per-server"));
+        assert!(choose(PINGS, &AtomicU8::new(0), "never").unwrap_err().contains("ping-holding, ping, ping-per-server"));
     }
 }

@@ -7,6 +7,7 @@ use crate::export::Export;
 use crate::identity::Refusals;
 use crate::import::{Import, ImportConfig, ImportShared};
 use crate::lane::LaneCounts;
+use crate::leases::{self, AskLeases, Leases, LeasesFollowed};
 use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, purpose, request_portal};
 use crate::node_core::NodeCore;
 use crate::stats::OpSums;
@@ -47,6 +48,7 @@ pub(crate) struct NodeShared {
     /// Places for exports, by the hosts of the clients.
     pub(crate) export_places: Places<Nid>,
     pub(crate) evictor: Mutex<Evictor>,
+    pub(crate) leases: Leases,
     pub(crate) next_probe: Mutex<Time>,
     /// Probes whose reply is awaited, by xid, each with the NID that was probed: a reply from elsewhere is ignored.
     pub(crate) probes: Mutex<FxHashMap<u64, (Nid, oneshot::Sender<bool>)>>,
@@ -82,6 +84,7 @@ impl RpcNode {
             exports: RwLock::default(),
             export_places: Places::new(HOST_EXPORTS_MAX, EXPORTS_MAX),
             evictor: Mutex::default(),
+            leases: Leases::default(),
             next_probe: Mutex::default(),
             probes: Mutex::default(),
             malformed: AtomicU64::new(0),
@@ -119,6 +122,22 @@ impl RpcNode {
             now
         };
         liveness.list_in(params, changed);
+    }
+
+    /// Keeps the node's targets informed of their clients' leases, which `ask` asks the MGS for, until the returned value is
+    /// dropped. Silent clients that hold one are not asked how they are.
+    pub fn follow_leases(&self, ask: AskLeases) -> LeasesFollowed {
+        leases::follow(&self.0, ask)
+    }
+
+    /// The MGS has answered what this client asked at `sent`, and so renewed its lease.
+    pub fn renew_lease(&self, client: Uuid, sent: Time) {
+        self.0.core.renewals.renew(client, sent);
+    }
+
+    /// This client has no lease any longer, because it leaves.
+    pub fn end_lease(&self, client: Uuid) {
+        self.0.core.renewals.end(client);
     }
 
     /// Serves a target under its name, e.g. `nacre-OST0000`, in place of one that had the name before.

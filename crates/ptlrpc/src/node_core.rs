@@ -1,6 +1,7 @@
 //! State that the imports and the services of a node share.
 
 use crate::adaptive_timeout::AT_MIN;
+use crate::leases::Renewals;
 use crate::liveness::Liveness;
 use crate::timer::Timer;
 use nacre_base::{Faults, Time};
@@ -22,6 +23,8 @@ pub(crate) struct NodeCore {
     pub(crate) at_min_secs: Arc<AtomicU64>,
     /// When its imports ping.
     pub(crate) liveness: Arc<Liveness>,
+    /// When its clients renewed their leases.
+    pub(crate) renewals: Renewals,
     /// Bytes of data that servers have answered and may still lose, over all imports.
     pub(crate) unstable: Arc<AtomicU64>,
 }
@@ -35,7 +38,8 @@ impl NodeCore {
         let next_xid = AtomicU64::new(first_xid.max(1));
         let (timer, liveness, unstable) = (Arc::new(Timer::new()), Arc::default(), Arc::default());
         let at_min_secs = Arc::new(AtomicU64::new(AT_MIN.as_secs()));
-        NodeCore { rt, lnet, faults, timer, next_xid, at_min_secs, liveness, unstable }
+        let renewals = Renewals::default();
+        NodeCore { rt, lnet, faults, timer, next_xid, at_min_secs, liveness, renewals, unstable }
     }
 
     pub(crate) fn at_min(&self) -> Duration {

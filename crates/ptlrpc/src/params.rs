@@ -27,10 +27,10 @@ pub const PARAMS: &[Declared] = &[
     Declared::kept(
         &[],
         "liveness",
-        Kind::Words(&["ping-holding", "ping", "ping-per-server"]),
-        "ping-holding",
-        "Which idle imports ping their targets: those under which locks or open files are held; all, as Lustre's; or all, \
-         with one message for each server.",
+        Kind::Words(&["ping-holding", "ping", "ping-per-server", "lease"]),
+        "lease",
+        "Which idle imports ping their targets: those under which locks or open files are held; all, as Lustre's; all, with \
+         one message for each server; or none while the client renews its lease at the MGS.",
     ),
     Declared::kept(
         &[],

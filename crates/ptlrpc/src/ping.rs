@@ -68,7 +68,7 @@ impl NodeShared {
 
 impl ImportShared {
     /// Pings the target, and for other imports at the same server theirs.
-    async fn ping_with(self: Arc<Self>, others: Vec<Other>) {
+    pub(crate) async fn ping_with(self: Arc<Self>, others: Vec<Other>) {
         let asked: Vec<Asked> = others.iter().map(|(_, c)| (c.export, c.connection)).collect();
         let body = if asked.is_empty() { Bytes::new() } else { nacre_wire::encode(&asked) };
         let options = CallOptions { lane: Lane::Control, no_delay: true, ..CallOptions::default() };

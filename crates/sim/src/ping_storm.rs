@@ -55,6 +55,8 @@ pub enum Pinging {
     Idle,
     /// At multiples of the interval, the imports of one server together.
     PerServer,
+    /// Not at all: each client renews a lease at the MGS, and servers ask the MGS for those that are silent.
+    Lease,
 }
 
 /// One measurement.
@@ -141,6 +143,7 @@ impl Pinging {
             Pinging::Spread => ("ping", "spread"),
             Pinging::Idle => ("ping", "idle"),
             Pinging::PerServer => ("ping-per-server", "aligned"),
+            Pinging::Lease => ("lease", "idle"),
         };
         let suppressed = if self == Pinging::Never { "1" } else { "0" };
         // Idle time counts from the last of these changes.
@@ -151,13 +154,13 @@ impl Pinging {
 impl Topology {
     /// Rows to measure on a site of this topology, in this order. The others are compared with those without pings.
     pub fn rows(self) -> Vec<Row> {
-        use Pinging::{Aligned, AlignedMore, Idle, Never, PerServer, Spread};
+        use Pinging::{Aligned, AlignedMore, Idle, Lease, Never, PerServer, Spread};
         let all: &[(Tuning, &[Pinging])] = match self {
             Topology::Flat => &[(DEFAULTS, &[Never, Aligned])],
             Topology::FineGrained => &[
                 (DEFAULTS, &[Never, Aligned, Spread, Idle]),
                 (TUNED, &[Never, Aligned, AlignedMore(REPEATED - 1.0)]),
-                (OURS, &[Never, Aligned, PerServer]),
+                (OURS, &[Never, Aligned, PerServer, Lease]),
             ],
         };
         let row = |tuning: Tuning| move |pinging: &Pinging| Row { topology: self, tuning, pinging: *pinging };
@@ -184,6 +187,9 @@ async fn measure_row(rt: &Rt, site: &Site, setup: Setup, row: Row) -> Result<Out
     site.tune(row.tuning).await?;
     if row.pinging == Pinging::Idle {
         site.start_pinging_one_by_one(row.pinging, INTERVAL).await?;
+    }
+    if row.pinging == Pinging::Lease {
+        site.start_leases(INTERVAL).await?;
     }
     let writing = site.write();
     rt.sleep(SETTLE).await;
@@ -219,6 +225,7 @@ async fn measure_row(rt: &Rt, site: &Site, setup: Setup, row: Row) -> Result<Out
         client_credits_low: site.lowest("peers", "min_rtr", |nid| nid.ends_with("@gni")),
     };
     site.set_pinging(Pinging::Never)?;
+    site.end_leases().await?;
     drop(writing);
     // Messages that are still under way would disturb the next row, and credits are changed once all have come back.
     rt.sleep(INTERVAL).await;
@@ -251,9 +258,10 @@ mod tests {
     #[test]
     fn pings_hold_the_credits_that_writes_need_and_lanes_or_fewer_pings_free_them() {
         let few = Tuning { credits: 1, ..DEFAULTS };
-        let rows = [Pinging::Never, Pinging::Aligned, Pinging::PerServer].map(|pinging| row(few, pinging));
+        let all = [Pinging::Never, Pinging::Aligned, Pinging::PerServer, Pinging::Lease];
+        let rows = all.map(|pinging| row(few, pinging));
         let (outcomes, _) = measure(setup(600), Topology::FineGrained, rows.into()).unwrap();
-        assert_eq!([0, 1, 2].map(|i| outcomes[i].pings), [0, 600 * 12, 600 * 3]);
+        assert_eq!([0, 1, 2, 3].map(|i| outcomes[i].pings), [0, 600 * 12, 600 * 3, 0]);
         let report = report(&setup(600), &outcomes, &[]);
         let still = |i: usize| {
             let of = report.figures.iter().filter(|f| f.figure == "stands still in an interval");
@@ -261,6 +269,7 @@ mod tests {
         };
         assert!((1.0..=2.0).contains(&still(0)), "{} s", still(0));
         assert!(still(1) <= still(0) / 2.0, "{} s", still(1));
+        assert_eq!(still(2), 0.0, "renewals of leases");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use nacre_wire::Opcode;
 mod callbacks;
 mod eviction;
 mod full;
+mod leases;
 mod requests;
 mod storage;
 

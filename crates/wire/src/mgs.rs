@@ -43,6 +43,11 @@ impl Field for Reason {
     }
 }
 
+impl LeaseQuery {
+    /// Most clients that one question asks for.
+    pub const ASKED_MAX: usize = 4096;
+}
+
 message! {
     MESSAGES;
     /// MGS_TARGET_REG: a target is up.
@@ -119,6 +124,37 @@ message! {
         pub target: String,
         /// Where it may be served from now on.
         pub nids: Vec<Nid>,
+    }
+
+    /// MGS_LEASES: answered when leases have ended that the asker has not heard of, when it asks for clients or tells of evictions, or
+    /// after `wait_ms`.
+    pub struct LeaseQuery {
+        /// Start of the MGS that `heard` counts from; 0 for none.
+        pub epoch: u64,
+        /// How many ends of leases the asker has heard of.
+        pub heard: u64,
+        /// Clients whose leases the asker wants to know of; at most [`LeaseQuery::ASKED_MAX`].
+        pub asked: Vec<Uuid>,
+        /// Clients that the asker has evicted. Their leases end, so that they hear of it though they are idle.
+        pub evicted: Vec<Uuid>,
+        /// How long to wait for news, at most.
+        pub wait_ms: u32,
+    }
+
+    /// What the MGS knows of leases.
+    pub struct LeaseReply {
+        /// Start of the MGS. What was heard from another start no longer counts.
+        pub epoch: u64,
+        /// How many leases have ended in this start.
+        pub ended_upto: u64,
+        /// The clients whose leases have ended, from the asker's `heard` on.
+        pub ended: Vec<Uuid>,
+        /// True if the MGS no longer knows all of them: the asker has to ask again for every client.
+        pub missed: bool,
+        /// Those of the asked clients that hold a lease.
+        pub held: Vec<Uuid>,
+        /// False in the first time of a start, when each client is taken to hold a lease, because it may not have renewed it yet.
+        pub settled: bool,
     }
 
     /// Whether a person's change of the configuration was made.

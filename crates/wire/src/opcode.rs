@@ -100,6 +100,8 @@ opcodes! {
     MgsConfigRead = 256, "MGS_CONFIG_READ";
     /// Says where a target is that was moved.
     MgsReplaceNids = 257, "MGS_REPLACE_NIDS";
+    /// Which clients hold leases, and whose lease has ended.
+    MgsLeases = 258, "MGS_LEASES";
     /// Is the server there? Also carries last_committed.
     ObdPing = 400, "OBD_PING";
     /// Leases FID sequences.

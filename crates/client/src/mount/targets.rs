@@ -142,6 +142,14 @@ impl Targets {
         table.mdts.values().for_each(|mdc| mdc.connection().set_told_of_restarts(mgs_answers));
     }
 
+    /// Asks each server where something is held whether it still knows this client.
+    pub(crate) fn check_servers(&self) {
+        let table = self.table();
+        let (osts, mdts) =
+            (table.osts.values().map(|osc| osc.connection()), table.mdts.values().map(|mdc| mdc.connection()));
+        osts.chain(mdts).filter_map(|connection| connection.import_if_made()).for_each(|import| import.check());
+    }
+
     /// Writes back dirty data, disconnects from all targets, and fails callers that wait for one.
     pub(crate) async fn close(&self) {
         let table = self.table();

@@ -61,6 +61,7 @@ fn name(row: &Row) -> String {
         Pinging::Spread => "spread pings",
         Pinging::Idle => "pings by idle time",
         Pinging::PerServer => "a ping for each server",
+        Pinging::Lease => "leases",
     };
     let lanes = if row.tuning.lanes { ", lanes" } else { "" };
     format!("{topology}, {} credits, {} buffers{lanes}, {pinging}", row.tuning.credits, row.tuning.small_buffers)

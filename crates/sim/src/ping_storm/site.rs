@@ -10,6 +10,7 @@ use nacre_base::{Faults, MdtIndex, Network, Nid, OstIndex, Payload, TargetKind, 
 use nacre_client::open_flags::{O_CREAT, O_DIRECT, O_EXCL, O_RDWR};
 use nacre_client::{Client, MountConfig, OpenFile};
 use nacre_lnet::{CreditsReturn, LinkOptions, Lnet, LnetOptions, Route, RouterOptions, SimNet, SimNetOptions};
+use nacre_mgc::Mgc;
 use nacre_node::{Node, TargetSpec, tables};
 use nacre_osd::mem::{MemOptions, MemOsd};
 use nacre_ptlrpc::{CallOptions, Import, ImportConfig};
@@ -18,6 +19,7 @@ use nacre_wire::attr::Credentials;
 use nacre_wire::connect::ConnectData;
 use nacre_wire::layout::{ComponentSpec, LayoutSpec};
 use nacre_wire::{Lane, Opcode};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,6 +38,7 @@ pub struct Size {
 /// A running site.
 pub(super) struct Site {
     rt: Rt,
+    mgs: Nid,
     /// The servers' networks.
     fabrics: Vec<SimNet>,
     routers: Vec<Node>,
@@ -48,7 +51,10 @@ pub(super) struct Site {
 /// A client that does nothing but ping.
 struct Idle {
     node: Node,
+    client: Uuid,
     imports: Vec<Arc<Import>>,
+    /// Set while the client has a lease.
+    mgc: Mutex<Option<Arc<Mgc>>>,
 }
 
 /// A client that writes.
@@ -200,9 +206,11 @@ impl Site {
             let of_fabric = (0..size.oss).filter(|oss| plan.fabric_of_oss(*oss) == i).map(|oss| OSS + oss);
             of_fabric.chain([MGS, MDS]).for_each(|number| fabric.set_taking(number, TAKING));
         }
+        let (rt, mgs) = (rt.clone(), plan.fabrics[0].nid(MGS));
+        let site = Site { rt, mgs, fabrics: plan.fabrics, routers, oss, servers, idle, writers };
         // Servers must not ask silent clients how they are, where clients are silent on purpose.
-        servers.iter().chain(&oss).try_for_each(|node| set(node, "suppress_pings", "1"))?;
-        Ok(Site { rt: rt.clone(), fabrics: plan.fabrics, routers, oss, servers, idle, writers })
+        site.set_at_servers("suppress_pings", "1")?;
+        Ok(site)
     }
 
     /// Sets credits and buffers, as they would be set at the start of the nodes. Nothing may be under way.
@@ -240,6 +248,31 @@ impl Site {
             set_pinging(node, pinging)?;
         }
         Ok(())
+    }
+
+    /// Gives each idle client a lease, in this time, and lets servers look for silent clients.
+    pub(super) async fn start_leases(&self, within: Duration) -> Result<(), String> {
+        let (begun, all) = (self.rt.now(), self.idle.len() as u32);
+        for (i, idle) in self.idle.iter().enumerate() {
+            self.rt.sleep_until(begun + within / all * i as u32).await;
+            set_pinging(&idle.node, Pinging::Lease)?;
+            let mgc = Mgc::new(idle.node.rpc(), vec![self.mgs], idle.client, &format!("client-{i}"));
+            drop(mgc.watch(FSNAME));
+            *idle.mgc.lock() = Some(mgc);
+        }
+        self.set_at_servers("suppress_pings", "0")
+    }
+
+    /// Ends them again.
+    pub(super) async fn end_leases(&self) -> Result<(), String> {
+        self.set_at_servers("suppress_pings", "1")?;
+        let all = self.idle.iter().filter_map(|idle| idle.mgc.lock().take());
+        join_all(all.map(|mgc| async move { mgc.stop().await })).await;
+        Ok(())
+    }
+
+    fn set_at_servers(&self, name: &str, value: &str) -> Result<(), String> {
+        self.servers.iter().chain(&self.oss).try_for_each(|node| set(node, name, value))
     }
 
     /// Lets the idle clients ping their targets `more` times beside their own pings, now: a fraction decides for how many targets
@@ -396,7 +429,7 @@ async fn connect_idle(rt: &Rt, plan: &Plan) -> Result<Vec<Idle>, String> {
             })
         };
         let imports = (0..plan.size.oss * TARGETS).map(import).collect();
-        idle.push(Idle { node, imports });
+        idle.push(Idle { node, client, imports, mgc: Mutex::default() });
     }
     let spread = CONNECT_WITHIN.as_nanos() as u64;
     let connect = |idle: &Idle| {

@@ -186,8 +186,11 @@ fn the_grant_of_an_evicted_client_is_free_again() {
         u.put(&file, 0, &[1; 100_000]).await.unwrap();
         c.rt().sleep(secs(10)).await;
         assert!(granted() > before, "{}", granted());
+        // Otherwise it would come back at once.
+        c.net().partition([c.client_numbers()[0]], [10]);
         c.evict(OSS, 0).await;
         assert!(granted() <= before, "{} after {before}", granted());
+        c.net().heal();
         c.rt().sleep(secs(60)).await;
         u.put(&file, 0, &[2; 100_000]).await.unwrap();
         assert_eq!(u.fsync(&file, false).await, Ok(()));
@@ -274,6 +277,7 @@ fn a_few_lost_pings_evict_nobody() {
     witnessed(1, |c, u, w| async move {
         let file = u.new_file(ROOT, "f", 0).await.unwrap();
         u.remove(ROOT, "f").await.unwrap();
+        c.client_node(0).params().set("liveness", "ping-holding").unwrap();
         for server in [MDS, OSS] {
             c.mishaps(server, Opcode::ObdPing, Mishap::LostRequest, 4);
         }

@@ -1,0 +1,256 @@
+//! What a server knows of its clients' leases at the MGS (decision 0023). A silent client that holds a lease is not asked how it
+//! is; one without is, as if there were no leases. So the word of the MGS spares messages and never evicts anybody, and its
+//! silence means nothing.
+
+use crate::error::RpcError;
+use crate::node::NodeShared;
+use nacre_base::{FxHashSet, TargetName, Time, Uuid};
+use nacre_rt::Rt;
+use nacre_wire::mgs::{LeaseQuery, LeaseReply};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// A client's lease ends when the MGS has not heard of it for so long, and its node does not answer either.
+pub const LEASE: Duration = crate::evictor::SILENCE_MAX;
+/// A client renews its lease this often, by whatever it asks the MGS for. A server that hears nothing for 75 s may think of a
+/// fault, and this is often enough that two questions may be lost.
+pub const RENEWAL: Duration = Duration::from_secs(25);
+/// A client that could not renew its lease for so long asks its servers itself, as if there were no leases: well before they
+/// could think that it is dead.
+pub(crate) const RENEWAL_LOST: Duration = Duration::from_secs(60);
+const _: () = assert!(RENEWAL.as_secs() * 2 < RENEWAL_LOST.as_secs(), "one renewal may be lost");
+const _: () = assert!(
+    RENEWAL_LOST.as_secs() + crate::liveness::PING_INTERVAL_MAX.as_secs() < LEASE.as_secs(),
+    "servers hear of a client again before its lease can have ended"
+);
+
+/// Longest time that the question for news waits at the MGS.
+const NEWS_WAIT: Duration = Duration::from_secs(60);
+/// Pause after a question that failed.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Asks the MGS. A question that waits for no news has an answer, or an error, within seconds.
+pub type AskLeases =
+    Arc<dyn Fn(LeaseQuery) -> Pin<Box<dyn Future<Output = Result<LeaseReply, RpcError>> + Send>> + Send + Sync>;
+
+/// The leases that a server knows of. A sans-IO engine.
+#[derive(Debug, Default)]
+struct Known {
+    /// Start of the MGS that all this was heard from.
+    epoch: u64,
+    /// Number of ends of leases that were heard of.
+    heard: u64,
+    /// Clients that held a lease when they were asked for, and of whose end nothing was heard since.
+    held: FxHashSet<Uuid>,
+    /// When the MGS answered last.
+    answered: Time,
+}
+
+impl Known {
+    fn query(&self, asked: Vec<Uuid>, wait: Duration) -> LeaseQuery {
+        let wait_ms = wait.as_millis() as u32;
+        LeaseQuery { epoch: self.epoch, heard: self.heard, asked, evicted: Vec::new(), wait_ms }
+    }
+
+    /// The MGS has answered; answers may come in another order than they were given.
+    fn handle_reply(&mut self, now: Time, reply: &LeaseReply) {
+        self.answered = now;
+        if reply.epoch < self.epoch || reply.epoch == self.epoch && reply.ended_upto < self.heard {
+            return; // It does not know of ends that were heard of since.
+        }
+        if reply.epoch != self.epoch || reply.missed {
+            self.held.clear();
+        }
+        (self.epoch, self.heard) = (reply.epoch, reply.ended_upto);
+        for client in &reply.ended {
+            self.held.remove(client);
+        }
+        // In the first time of a start the MGS says so of each client.
+        if reply.settled {
+            self.held.extend(&reply.held);
+        }
+    }
+}
+
+/// Leases, as a node with targets sees them.
+#[derive(Default)]
+pub(crate) struct Leases {
+    known: Mutex<Known>,
+    /// Ways to ask the MGS, one for each target of the node; the first is used.
+    ways: Mutex<BTreeMap<u64, AskLeases>>,
+    next_way: AtomicU64,
+}
+
+impl Leases {
+    /// Returns whether the client at a target is known to hold a lease. Those of the MGS itself are what is judged.
+    pub(crate) fn guards(&self, client: Uuid, target: &str) -> bool {
+        !is_mgs(target) && self.known.lock().held.contains(&client)
+    }
+
+    /// When the MGS was heard last: a server that hears it is not cut off, even if all clients are idle.
+    pub(crate) fn mgs_heard(&self) -> Time {
+        self.known.lock().answered
+    }
+
+    fn way(&self) -> Option<(u64, AskLeases)> {
+        self.ways.lock().first_key_value().map(|(id, ask)| (*id, ask.clone()))
+    }
+
+    /// Of these clients, those that the MGS says hold leases; none if it does not answer.
+    pub(crate) async fn ask_for(&self, rt: &Rt, clients: Vec<Uuid>) -> FxHashSet<Uuid> {
+        let mut held = FxHashSet::default();
+        let Some((_, ask)) = self.way() else { return held };
+        for asked in clients.chunks(LeaseQuery::ASKED_MAX) {
+            let query = self.known.lock().query(asked.to_vec(), Duration::ZERO);
+            let Ok(reply) = ask(query).await else { break };
+            self.known.lock().handle_reply(rt.now(), &reply);
+            held.extend(reply.held);
+        }
+        held
+    }
+}
+
+/// Tells the MGS that a client was evicted, until it knows: an idle client that still renews its lease would go on believing
+/// its locks.
+pub(crate) async fn tell_evicted(node: Weak<NodeShared>, rt: Rt, client: Uuid) {
+    loop {
+        let Some((_, ask)) = node.upgrade().and_then(|node| node.leases.way()) else { return };
+        match ask(LeaseQuery { evicted: vec![client], ..LeaseQuery::default() }).await {
+            Ok(_) | Err(RpcError::Status(_) | RpcError::Closed) => return,
+            Err(_) => rt.sleep(RETRY_PAUSE).await,
+        }
+    }
+}
+
+/// Returns whether a target is the MGS.
+pub(crate) fn is_mgs(target: &str) -> bool {
+    target == TargetName::MGS
+}
+
+/// Keeps a way to ask the MGS until it is dropped.
+#[must_use = "dropping it ends the questions"]
+pub struct LeasesFollowed {
+    node: Arc<NodeShared>,
+    way: u64,
+}
+
+impl Drop for LeasesFollowed {
+    fn drop(&mut self) {
+        self.node.leases.ways.lock().remove(&self.way);
+    }
+}
+
+/// Keeps the node's targets informed of leases, by `ask`, until the returned value is dropped.
+pub(crate) fn follow(node: &Arc<NodeShared>, ask: AskLeases) -> LeasesFollowed {
+    let leases = &node.leases;
+    let way = leases.next_way.fetch_add(1, Ordering::Relaxed);
+    let is_first = {
+        let mut ways = leases.ways.lock();
+        ways.insert(way, ask);
+        ways.len() == 1
+    };
+    if is_first {
+        let (rt, weak) = (node.core.rt.clone(), Arc::downgrade(node));
+        drop(node.core.rt.spawn(async move {
+            // One task for each node: the next way is taken when the first one ends.
+            loop {
+                let Some(node) = weak.upgrade() else { return };
+                let Some((way, ask)) = node.leases.way() else { return };
+                let query = node.leases.known.lock().query(Vec::new(), NEWS_WAIT);
+                drop(node);
+                let reply = ask(query).await;
+                let Some(node) = weak.upgrade() else { return };
+                match reply {
+                    Ok(reply) => node.leases.known.lock().handle_reply(rt.now(), &reply),
+                    Err(RpcError::Closed) => drop(node.leases.ways.lock().remove(&way)),
+                    Err(_) => {
+                        drop(node);
+                        rt.sleep(RETRY_PAUSE).await;
+                    }
+                }
+            }
+        }));
+    }
+    LeasesFollowed { node: node.clone(), way }
+}
+
+/// When each client of a node renewed its lease last.
+#[derive(Debug, Default)]
+pub(crate) struct Renewals(Mutex<BTreeMap<Uuid, Time>>);
+
+impl Renewals {
+    /// The MGS has answered a question that the client sent at `sent`.
+    pub(crate) fn renew(&self, client: Uuid, sent: Time) {
+        self.0.lock().insert(client, sent);
+    }
+
+    /// The client has no lease any longer.
+    pub(crate) fn end(&self, client: Uuid) {
+        self.0.lock().remove(&client);
+    }
+
+    /// When the client has to ask its servers itself, if it cannot renew its lease before; `None` if it has none.
+    pub(crate) fn lost_at(&self, client: Uuid) -> Option<Time> {
+        self.0.lock().get(&client).map(|sent| *sent + RENEWAL_LOST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: fn(u8) -> Uuid = |n| Uuid([n; 16]);
+
+    fn reply(epoch: u64, ended_upto: u64, ended: &[u8], held: &[u8]) -> LeaseReply {
+        let clients = |list: &[u8]| list.iter().map(|n| CLIENT(*n)).collect();
+        LeaseReply { epoch, ended_upto, ended: clients(ended), missed: false, held: clients(held), settled: true }
+    }
+
+    fn held(known: &Known) -> Vec<u8> {
+        let mut held: Vec<u8> = known.held.iter().map(|client| client.0[0]).collect();
+        held.sort_unstable();
+        held
+    }
+
+    #[test]
+    fn a_lease_is_known_until_its_end_is_heard_of() {
+        let mut known = Known::default();
+        known.handle_reply(Time::ZERO, &reply(3, 5, &[], &[1, 2]));
+        known.handle_reply(Time::ZERO, &reply(3, 6, &[2], &[]));
+        assert_eq!((held(&known), known.heard), (vec![1], 6));
+    }
+
+    /// Otherwise a client that died meanwhile would be spared for ever.
+    #[test]
+    fn an_answer_that_was_overtaken_by_the_end_of_a_lease_counts_no_longer() {
+        let mut known = Known::default();
+        known.handle_reply(Time::ZERO, &reply(3, 5, &[], &[]));
+        known.handle_reply(Time::ZERO, &reply(3, 6, &[1], &[]));
+        known.handle_reply(Time::ZERO, &reply(3, 5, &[], &[1]));
+        assert_eq!(held(&known), []);
+        known.handle_reply(Time::ZERO, &reply(2, 99, &[], &[1]));
+        assert_eq!((held(&known), known.epoch, known.heard), (vec![], 3, 6));
+    }
+
+    #[test]
+    fn a_new_start_of_the_mgs_and_missed_news_leave_nothing_known() {
+        for news in [reply(4, 0, &[], &[2]), LeaseReply { missed: true, ..reply(3, 90_000, &[], &[2]) }] {
+            let mut known = Known::default();
+            known.handle_reply(Time::ZERO, &reply(3, 5, &[], &[1]));
+            known.handle_reply(Time::ZERO, &news);
+            assert_eq!(held(&known), [2]);
+        }
+    }
+
+    #[test]
+    fn nothing_is_kept_of_what_an_mgs_says_that_has_just_started() {
+        let mut known = Known::default();
+        known.handle_reply(Time::ZERO, &LeaseReply { settled: false, ..reply(4, 0, &[], &[1]) });
+        assert_eq!(held(&known), []);
+    }
+}
