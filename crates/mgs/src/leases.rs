@@ -1,15 +1,17 @@
-//! Leases of clients, which servers ask for instead of asking each silent client how it is: see decision 0023. A client holds
+//! Leases of clients, which servers ask for instead of asking each silent client how it is: see decision 0031. A client holds
 //! a lease while it is connected to the MGS; each of its requests renews it. It ends when the client leaves, or when it is
 //! silent and its node does not confirm that it is alive,
 //! or when a server has evicted it.
 
 use nacre_base::{Time, Uuid};
+use nacre_lnet::MAX_PAYLOAD;
 use nacre_ptlrpc::LEASE;
 use nacre_wire::mgs::{LeaseQuery, LeaseReply};
 use std::collections::{BTreeSet, VecDeque};
 
 /// The last ends of leases that are kept for servers that ask. A server that was away for more asks for every client.
-const ENDED_MAX: usize = 1 << 16;
+const ENDED_MAX: usize = 1 << 15;
+const _: () = assert!((ENDED_MAX + LeaseQuery::ASKED_MAX) * 16 < MAX_PAYLOAD / 8 * 7, "a reply has room for them");
 
 /// The leases of one start of the MGS. A sans-IO engine.
 pub(crate) struct Leases {
@@ -50,6 +52,11 @@ impl Leases {
 
     fn is_held(&self, client: Uuid) -> bool {
         self.holders.range((client, 0)..=(client, u64::MAX)).next().is_some()
+    }
+
+    /// Numbers of the leases that are held, and of those that have ended. A client that is just connecting anew counts twice.
+    pub(crate) fn counts(&self) -> (usize, u64) {
+        (self.holders.len(), self.ended_upto)
     }
 
     /// Returns whether there is an answer to this question before its time is over.

@@ -47,7 +47,7 @@ pub struct Mgs {
     changed: watch::Sender<u64>,
     /// File systems by name, as `mgs.MGS.live.FSNAME` shows them.
     live: Arc<Mutex<BTreeMap<String, Drawn>>>,
-    leases: Mutex<Leases>,
+    leases: Arc<Mutex<Leases>>,
     /// Number of leases that ended; wakes requests that wait for the next end.
     ended: watch::Sender<u64>,
     /// True once no request may be kept waiting.
@@ -59,7 +59,7 @@ impl Mgs {
     /// Serves the MGT on `osd`.
     pub async fn start(node: &RpcNode, osd: Arc<dyn Osd>, config: TargetConfig) -> Result<Arc<Mgs>, TargetError> {
         let target = Target::open(node, osd, config).await?;
-        let leases = Mutex::new(Leases::new(target.instance(), node.rt().now()));
+        let leases = Arc::new(Mutex::new(Leases::new(target.instance(), node.rt().now())));
         let mgs = Arc::new(Mgs {
             target,
             changed: watch::channel(0).0,
@@ -78,6 +78,9 @@ impl Mgs {
         let live = mgs.live.clone();
         let prefix = format!("{}live.", mgs.target.param_prefix());
         mgs.target.params().add_family(prefix, "", move || live.lock().clone().into_iter().collect());
+        let (held, ended, prefix) = (mgs.leases.clone(), mgs.leases.clone(), mgs.target.param_prefix());
+        mgs.target.params().add(format!("{prefix}leases"), move || held.lock().counts().0);
+        mgs.target.params().add(format!("{prefix}leases_ended"), move || ended.lock().counts().1);
         *mgs.served.lock() = Some(nacre_tgt::serve(&mgs).await?);
         Ok(mgs)
     }
@@ -261,7 +264,7 @@ async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
         mgs.target.log_refusal(format_args!("{name}: refused {nid}, which asks for leases and is no server"));
         return Err(Errno::EPERM);
     }
-    for client in &query.evicted {
+    for client in query.evicted.iter().take(LeaseQuery::ASKED_MAX) {
         mgs.end_lease(*client);
     }
     let mut ended = mgs.ended.subscribe();

@@ -379,14 +379,19 @@ impl NodeShared {
 
     async fn close_evicted(self: &Arc<Self>, export: &Arc<Export>) {
         if !leases::is_mgs(&export.target) {
-            let (node, rt) = (Arc::downgrade(self), self.core.rt.clone());
-            drop(self.core.rt.spawn(leases::tell_evicted(node, rt, export.client)));
+            let (leases, rt) = (self.leases.clone(), self.core.rt.clone());
+            drop(self.core.rt.spawn(leases::tell_evicted(leases, rt, export.client)));
         }
         self.close_export(export, "evicted").await;
     }
 
     pub(crate) async fn evict(self: &Arc<Self>, export: Arc<Export>) {
-        tracing::warn!("{}: evicting {} ({})", export.target, export.client_name, export.nid());
+        let (target, client, nid) = (&export.target, &export.client_name, export.nid());
+        match leases::is_mgs(target) {
+            // Another target has evicted the client, and said so.
+            true => tracing::info!("{target}: the lease of {client} ({nid}) ends"),
+            false => tracing::warn!("{target}: evicting {client} ({nid})"),
+        }
         self.close_evicted(&export).await;
         // The export may have been closed by another task, which has not finished yet.
         export.gone().await;

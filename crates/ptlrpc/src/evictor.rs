@@ -14,8 +14,8 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// Interval of the checks for silent clients.
 pub(crate) const TICK: Duration = Duration::from_secs(25);
 /// If no client was heard for this long, the fault may be the server's own. It is longer than the silence of clients
-/// that only wait for news of the configuration (60 s); otherwise the MGS would see an outage every minute and evict
-/// nobody. It is so much shorter than [`SILENCE_MAX`] that an outage is noticed before a client that pings, and lost
+/// that only renew their leases (25 s) and of servers that wait for news of leases (60 s); otherwise the MGS would see an outage
+/// every minute and evict nobody. It is so much shorter than [`SILENCE_MAX`] that an outage is noticed before a client that pings, and lost
 /// one ping, is suspected.
 const OUTAGE: Duration = Duration::from_secs(90);
 const _: () =

@@ -1,9 +1,9 @@
-//! What a server knows of its clients' leases at the MGS (decision 0023). A silent client that holds a lease is not asked how it
+//! What a server knows of its clients' leases at the MGS (decision 0031). A silent client that holds a lease is not asked how it
 //! is; one without is, as if there were no leases. So the word of the MGS spares messages and never evicts anybody, and its
 //! silence means nothing.
 
 use crate::error::RpcError;
-use crate::node::NodeShared;
+use crate::liveness::{PING_INTERVAL_MAX, RENEWAL_LOST};
 use nacre_base::{FxHashSet, TargetName, Time, Uuid};
 use nacre_rt::Rt;
 use nacre_wire::mgs::{LeaseQuery, LeaseReply};
@@ -20,12 +20,9 @@ pub const LEASE: Duration = crate::evictor::SILENCE_MAX;
 /// A client renews its lease this often, by whatever it asks the MGS for. A server that hears nothing for 75 s may think of a
 /// fault, and this is often enough that two questions may be lost.
 pub const RENEWAL: Duration = Duration::from_secs(25);
-/// A client that could not renew its lease for so long asks its servers itself, as if there were no leases: well before they
-/// could think that it is dead.
-pub(crate) const RENEWAL_LOST: Duration = Duration::from_secs(60);
 const _: () = assert!(RENEWAL.as_secs() * 2 < RENEWAL_LOST.as_secs(), "one renewal may be lost");
 const _: () = assert!(
-    RENEWAL_LOST.as_secs() + crate::liveness::PING_INTERVAL_MAX.as_secs() < LEASE.as_secs(),
+    RENEWAL_LOST.as_secs() + PING_INTERVAL_MAX.as_secs() < LEASE.as_secs(),
     "servers hear of a client again before its lease can have ended"
 );
 
@@ -60,7 +57,8 @@ impl Known {
     /// The MGS has answered; answers may come in another order than they were given.
     fn handle_reply(&mut self, now: Time, reply: &LeaseReply) {
         self.answered = now;
-        if reply.epoch < self.epoch || reply.epoch == self.epoch && reply.ended_upto < self.heard {
+        // Replies of an earlier start do not come after those of a later one: an import has one connection at a time.
+        if reply.epoch == self.epoch && reply.ended_upto < self.heard {
             return; // It does not know of ends that were heard of since.
         }
         if reply.epoch != self.epoch || reply.missed {
@@ -117,9 +115,8 @@ impl Leases {
 
 /// Tells the MGS that a client was evicted, until it knows: an idle client that still renews its lease would go on believing
 /// its locks.
-pub(crate) async fn tell_evicted(node: Weak<NodeShared>, rt: Rt, client: Uuid) {
-    loop {
-        let Some((_, ask)) = node.upgrade().and_then(|node| node.leases.way()) else { return };
+pub(crate) async fn tell_evicted(leases: Arc<Leases>, rt: Rt, client: Uuid) {
+    while let Some((_, ask)) = leases.way() {
         match ask(LeaseQuery { evicted: vec![client], ..LeaseQuery::default() }).await {
             Ok(_) | Err(RpcError::Status(_) | RpcError::Closed) => return,
             Err(_) => rt.sleep(RETRY_PAUSE).await,
@@ -135,19 +132,18 @@ pub(crate) fn is_mgs(target: &str) -> bool {
 /// Keeps a way to ask the MGS until it is dropped.
 #[must_use = "dropping it ends the questions"]
 pub struct LeasesFollowed {
-    node: Arc<NodeShared>,
+    leases: Arc<Leases>,
     way: u64,
 }
 
 impl Drop for LeasesFollowed {
     fn drop(&mut self) {
-        self.node.leases.ways.lock().remove(&self.way);
+        self.leases.ways.lock().remove(&self.way);
     }
 }
 
-/// Keeps the node's targets informed of leases, by `ask`, until the returned value is dropped.
-pub(crate) fn follow(node: &Arc<NodeShared>, ask: AskLeases) -> LeasesFollowed {
-    let leases = &node.leases;
+/// Keeps `leases` current by `ask`, until the returned value is dropped.
+pub(crate) fn follow(leases: &Arc<Leases>, rt: &Rt, ask: AskLeases) -> LeasesFollowed {
     let way = leases.next_way.fetch_add(1, Ordering::Relaxed);
     let is_first = {
         let mut ways = leases.ways.lock();
@@ -155,48 +151,31 @@ pub(crate) fn follow(node: &Arc<NodeShared>, ask: AskLeases) -> LeasesFollowed {
         ways.len() == 1
     };
     if is_first {
-        let (rt, weak) = (node.core.rt.clone(), Arc::downgrade(node));
-        drop(node.core.rt.spawn(async move {
-            // One task for each node: the next way is taken when the first one ends.
-            loop {
-                let Some(node) = weak.upgrade() else { return };
-                let Some((way, ask)) = node.leases.way() else { return };
-                let query = node.leases.known.lock().query(Vec::new(), NEWS_WAIT);
-                drop(node);
-                let reply = ask(query).await;
-                let Some(node) = weak.upgrade() else { return };
-                match reply {
-                    Ok(reply) => node.leases.known.lock().handle_reply(rt.now(), &reply),
-                    Err(RpcError::Closed) => drop(node.leases.ways.lock().remove(&way)),
-                    Err(_) => {
-                        drop(node);
-                        rt.sleep(RETRY_PAUSE).await;
-                    }
-                }
-            }
-        }));
+        drop(rt.spawn(hear(Arc::downgrade(leases), rt.clone())));
     }
-    LeasesFollowed { node: node.clone(), way }
+    LeasesFollowed { leases: leases.clone(), way }
 }
 
-/// When each client of a node renewed its lease last.
-#[derive(Debug, Default)]
-pub(crate) struct Renewals(Mutex<BTreeMap<Uuid, Time>>);
-
-impl Renewals {
-    /// The MGS has answered a question that the client sent at `sent`.
-    pub(crate) fn renew(&self, client: Uuid, sent: Time) {
-        self.0.lock().insert(client, sent);
-    }
-
-    /// The client has no lease any longer.
-    pub(crate) fn end(&self, client: Uuid) {
-        self.0.lock().remove(&client);
-    }
-
-    /// When the client has to ask its servers itself, if it cannot renew its lease before; `None` if it has none.
-    pub(crate) fn lost_at(&self, client: Uuid) -> Option<Time> {
-        self.0.lock().get(&client).map(|sent| *sent + RENEWAL_LOST)
+/// Asks for news again and again: one task for each node, which goes on by another way when the first one ends.
+async fn hear(leases: Weak<Leases>, rt: Rt) {
+    loop {
+        let Some((way, ask, query)) = leases.upgrade().and_then(|leases| {
+            let (way, ask) = leases.way()?;
+            let query = leases.known.lock().query(Vec::new(), NEWS_WAIT);
+            Some((way, ask, query))
+        }) else {
+            return;
+        };
+        let reply = ask(query).await;
+        let Some(leases) = leases.upgrade() else { return };
+        match reply {
+            Ok(reply) => leases.known.lock().handle_reply(rt.now(), &reply),
+            Err(RpcError::Closed) => drop(leases.ways.lock().remove(&way)),
+            Err(_) => {
+                drop(leases);
+                rt.sleep(RETRY_PAUSE).await;
+            }
+        }
     }
 }
 
@@ -233,13 +212,14 @@ mod tests {
         known.handle_reply(Time::ZERO, &reply(3, 6, &[1], &[]));
         known.handle_reply(Time::ZERO, &reply(3, 5, &[], &[1]));
         assert_eq!(held(&known), []);
-        known.handle_reply(Time::ZERO, &reply(2, 99, &[], &[1]));
-        assert_eq!((held(&known), known.epoch, known.heard), (vec![], 3, 6));
+        assert_eq!((known.epoch, known.heard), (3, 6));
     }
 
     #[test]
-    fn a_new_start_of_the_mgs_and_missed_news_leave_nothing_known() {
-        for news in [reply(4, 0, &[], &[2]), LeaseReply { missed: true, ..reply(3, 90_000, &[], &[2]) }] {
+    fn another_start_of_the_mgs_and_missed_news_leave_nothing_known() {
+        for news in
+            [reply(4, 0, &[], &[2]), reply(1, 0, &[], &[2]), LeaseReply { missed: true, ..reply(3, 90_000, &[], &[2]) }]
+        {
             let mut known = Known::default();
             known.handle_reply(Time::ZERO, &reply(3, 5, &[], &[1]));
             known.handle_reply(Time::ZERO, &news);

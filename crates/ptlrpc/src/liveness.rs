@@ -3,6 +3,8 @@
 use nacre_base::param::Params;
 use nacre_base::param::value::Reading;
 use nacre_base::{Time, Uuid};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -46,6 +48,10 @@ const TIMINGS: &[(&str, Timing)] = &[("idle", Timing::Idle), ("aligned", Timing:
 pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(25);
 /// The longest interval: a server takes longer silence of all its clients for an outage of its own.
 pub(crate) const PING_INTERVAL_MAX: Duration = Duration::from_secs(75);
+
+/// A client that could not renew its lease for so long asks its servers itself, as if there were no leases: well before they
+/// could think that it is dead.
+pub(crate) const RENEWAL_LOST: Duration = Duration::from_secs(60);
 
 /// Called after a change of the setting; returns the time.
 type Changed = Arc<dyn Fn() -> Time + Send + Sync>;
@@ -139,6 +145,27 @@ impl Liveness {
             Ok(())
         };
         params.add_rw(name, move || show(&shown), set);
+    }
+}
+
+/// When each client of a node renewed its lease last.
+#[derive(Debug, Default)]
+pub(crate) struct Renewals(Mutex<BTreeMap<Uuid, Time>>);
+
+impl Renewals {
+    /// The MGS has answered a question that the client sent at `sent`.
+    pub(crate) fn renew(&self, client: Uuid, sent: Time) {
+        self.0.lock().insert(client, sent);
+    }
+
+    /// The client has no lease any longer.
+    pub(crate) fn end(&self, client: Uuid) {
+        self.0.lock().remove(&client);
+    }
+
+    /// When the client has to ask its servers itself, if it cannot renew its lease before; `None` if it has none.
+    pub(crate) fn lost_at(&self, client: Uuid) -> Option<Time> {
+        self.0.lock().get(&client).map(|sent| *sent + RENEWAL_LOST)
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct NodeShared {
     /// Places for exports, by the hosts of the clients.
     pub(crate) export_places: Places<Nid>,
     pub(crate) evictor: Mutex<Evictor>,
-    pub(crate) leases: Leases,
+    pub(crate) leases: Arc<Leases>,
     pub(crate) next_probe: Mutex<Time>,
     /// Probes whose reply is awaited, by xid, each with the NID that was probed: a reply from elsewhere is ignored.
     pub(crate) probes: Mutex<FxHashMap<u64, (Nid, oneshot::Sender<bool>)>>,
@@ -84,7 +84,7 @@ impl RpcNode {
             exports: RwLock::default(),
             export_places: Places::new(HOST_EXPORTS_MAX, EXPORTS_MAX),
             evictor: Mutex::default(),
-            leases: Leases::default(),
+            leases: Arc::default(),
             next_probe: Mutex::default(),
             probes: Mutex::default(),
             malformed: AtomicU64::new(0),
@@ -127,7 +127,7 @@ impl RpcNode {
     /// Keeps the node's targets informed of their clients' leases, which `ask` asks the MGS for, until the returned value is
     /// dropped. Silent clients that hold one are not asked how they are.
     pub fn follow_leases(&self, ask: AskLeases) -> LeasesFollowed {
-        leases::follow(&self.0, ask)
+        leases::follow(&self.0.leases, self.rt(), ask)
     }
 
     /// The MGS has answered what this client asked at `sent`, and so renewed its lease.

@@ -1,8 +1,7 @@
 //! State that the imports and the services of a node share.
 
 use crate::adaptive_timeout::AT_MIN;
-use crate::leases::Renewals;
-use crate::liveness::Liveness;
+use crate::liveness::{Liveness, Renewals};
 use crate::timer::Timer;
 use nacre_base::{Faults, Time};
 use nacre_lnet::Lnet;
