@@ -254,6 +254,12 @@ impl Lnet {
         self.0.remove_route(network, gateway)
     }
 
+    /// Whether a message to this network would leave this node: it is on the network, or a route there is up.
+    pub fn has_way_to(&self, network: Network) -> bool {
+        let is_on = network == Nid::LO.network || self.nids().iter().any(|nid| nid.network == network);
+        is_on || self.routes().iter().any(|status| status.route.network == network && status.up)
+    }
+
     /// The routes in the order in which they were added.
     pub fn routes(&self) -> Vec<RouteStatus> {
         self.0.route_statuses()

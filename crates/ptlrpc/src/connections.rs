@@ -9,7 +9,7 @@ use crate::node::NodeShared;
 use crate::request_log::ReplyTo;
 use crate::target::{Connect, TargetEntry};
 use bytes::Bytes;
-use nacre_base::{Errno, Nid, Payload, Time, Uuid};
+use nacre_base::{Errno, FxHashMap, Network, Nid, Payload, Time, Uuid};
 use nacre_wire::connect::{ConnectReply, ConnectRequest};
 use nacre_wire::header::flags;
 use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
@@ -296,9 +296,15 @@ impl NodeShared {
             return *next;
         }
         let exports = self.exports();
+        // Clients on a network that no message reaches now are cut off, and not dead.
+        let mut reached: FxHashMap<Network, bool> = FxHashMap::default();
+        let mut is_cut_off = |network| !*reached.entry(network).or_insert_with(|| self.core.lnet.has_way_to(network));
         let seen: Vec<_> = exports
             .iter()
-            .map(|e| Seen { export: e.cookie, last_heard: e.last_heard(), exempt: self.is_beyond_doubt(e) })
+            .map(|e| {
+                let exempt = self.is_beyond_doubt(e) || is_cut_off(e.nid().network);
+                Seen { export: e.cookie, last_heard: e.last_heard(), exempt }
+            })
             .collect();
         let silent = self.evictor.lock().handle_time(now, &seen, self.leases.mgs_heard());
         let silent: Vec<_> = silent.into_iter().filter_map(|cookie| self.export(cookie)).collect();

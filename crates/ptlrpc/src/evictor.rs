@@ -27,7 +27,8 @@ const _: () = assert!(PING_INTERVAL_MAX.as_secs() < OUTAGE.as_secs(), "clients t
 pub(crate) struct Seen {
     pub(crate) export: u64,
     pub(crate) last_heard: Time,
-    /// True for those that are not evicted for silence: servers, and clients that hold a lease at the MGS.
+    /// True for those that are not evicted for silence: servers, clients that hold a lease at the MGS, and clients on networks
+    /// that this node cannot reach.
     pub(crate) exempt: bool,
 }
 

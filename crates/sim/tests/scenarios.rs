@@ -9,6 +9,7 @@ mod replay_ost_single;
 mod replay_single;
 mod replay_vbr;
 mod replays;
+mod routed;
 mod sanity;
 mod sanityn;
 mod seeds;

@@ -1,0 +1,132 @@
+//! Clients behind a router that dies: cut off, and not dead.
+
+use super::*;
+use nacre_base::{Faults, MdtIndex, OstIndex, TargetName, Uuid};
+use nacre_client::MountConfig;
+use nacre_lnet::{Lnet, LnetOptions, Route, RouterOptions, SimNet, SimNetOptions};
+use nacre_node::{Node, TargetSpec, tables};
+use nacre_osd::mem::{MemOptions, MemOsd};
+use nacre_rt::{Rt, Sim};
+
+const FSNAME: &str = "nacre";
+const SERVER: u32 = 1;
+const ROUTER: u32 = 2;
+const CLIENT: u32 = 3;
+
+/// Servers on one network, clients on another, and a router between them.
+struct Site {
+    rt: Rt,
+    servers: SimNet,
+    clients: SimNet,
+    server: Node,
+}
+
+impl Site {
+    async fn build(rt: &Rt) -> Site {
+        let net = |name: &str| {
+            let options = SimNetOptions { network: name.parse().unwrap(), ..SimNetOptions::default() };
+            SimNet::new(rt.clone(), options)
+        };
+        let (servers, clients) = (net("sim"), net("sim1"));
+        let server = node_on(rt, "server", SERVER, &servers, &clients);
+        for name in [TargetName::mgs(), TargetName::mdt(FSNAME, MdtIndex(0)), TargetName::ost(FSNAME, OstIndex(0))] {
+            let storage = Arc::new(MemOsd::new(server.rt(), tables(name.kind), MemOptions::default()));
+            let uuid = Uuid::from_random(rt.random(), rt.random());
+            let spec = TargetSpec::new(name, uuid, vec![servers.nid(SERVER)]);
+            server.serve(storage, spec).await.unwrap();
+        }
+        Site { rt: rt.clone(), servers, clients, server }
+    }
+
+    fn start_router(&self) -> Node {
+        let (rt, faults) = (self.rt.child("router"), Faults::new());
+        let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
+        lnet.add_sim_as(&self.servers, ROUTER);
+        lnet.add_sim_as(&self.clients, ROUTER);
+        let node = Node::new(rt, lnet, faults);
+        node.serve_router(&RouterOptions::default()).unwrap();
+        node
+    }
+
+    fn kill_router(&self, router: &Node) {
+        self.servers.crash(ROUTER);
+        self.clients.crash(ROUTER);
+        router.die();
+    }
+
+    async fn mount(&self, number: u32) -> (Node, User) {
+        let node = node_on(&self.rt, &format!("client-{number}"), number, &self.clients, &self.servers);
+        let mgs = vec![self.servers.nid(SERVER)];
+        let config = MountConfig { fsname: FSNAME.to_owned(), mgs, ..MountConfig::default() };
+        let client = User(node.mount(config).await.unwrap());
+        (node, client)
+    }
+
+    /// Exports of the MDT: one for each client.
+    fn exports(&self) -> String {
+        self.server.params().values("mdt.*.num_exports")[0].1.to_string()
+    }
+
+    async fn sleep(&self, seconds: u64) {
+        self.rt.sleep(Duration::from_secs(seconds)).await;
+    }
+}
+
+/// A node on one network, with a route to the other.
+fn node_on(rt: &Rt, name: &str, number: u32, own: &SimNet, other: &SimNet) -> Node {
+    let (rt, faults) = (rt.child(name), Faults::new());
+    let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
+    lnet.add_sim_as(own, number);
+    let route = Route { network: other.nid(ROUTER).network, gateway: own.nid(ROUTER), hops: None, priority: 0 };
+    lnet.add_route(route).unwrap();
+    Node::new(rt, lnet, faults)
+}
+
+fn tell<Fut: Future<Output = ()> + Send + 'static>(story: impl FnOnce(Rt) -> Fut) {
+    let mut sim = Sim::new(1);
+    let story = story(sim.rt());
+    sim.block_on(nacre_base::Time::from_secs(10_000), story);
+}
+
+#[test]
+fn a_client_behind_a_router_that_is_dead_for_minutes_is_not_evicted() {
+    tell(|rt| async move {
+        let site = Site::build(&rt).await;
+        let router = site.start_router();
+        let (_node, u) = site.mount(CLIENT).await;
+        let file = u.new_file(ROOT, "f", 0).await.unwrap();
+        u.put(&file, 0, b"dirty").await.unwrap();
+        site.kill_router(&router);
+        site.sleep(900).await;
+        assert_eq!(site.exports(), "1");
+        let _router = site.start_router();
+        site.sleep(60).await;
+        assert_eq!(u.fsync(&file, false).await, Ok(()), "nothing is lost");
+        assert_eq!((u.get(&file, 0, 10).await, site.exports()), (b"dirty".to_vec(), "1".to_owned()));
+        u.release(file).await.unwrap();
+        u.unmount().await;
+        assert_eq!(site.exports(), "0");
+    });
+}
+
+/// Another one lives there: a network that is silent as a whole counts as cut off.
+#[test]
+fn a_client_that_died_behind_a_router_is_evicted_once_the_router_is_back() {
+    tell(|rt| async move {
+        let site = Site::build(&rt).await;
+        let router = site.start_router();
+        let (node, u) = site.mount(CLIENT).await;
+        let (_living, _) = site.mount(CLIENT + 1).await;
+        let file = u.new_file(ROOT, "f", 0).await.unwrap();
+        u.put(&file, 0, b"x").await.unwrap();
+        site.sleep(60).await;
+        site.kill_router(&router);
+        site.clients.crash(CLIENT);
+        node.die();
+        site.sleep(600).await;
+        assert_eq!(site.exports(), "2", "nobody can tell");
+        let _router = site.start_router();
+        site.sleep(600).await;
+        assert_eq!(site.exports(), "1");
+    });
+}
