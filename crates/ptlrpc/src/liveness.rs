@@ -71,7 +71,7 @@ pub(crate) struct Liveness {
 impl Default for Liveness {
     fn default() -> Liveness {
         Liveness {
-            pings: AtomicU8::new(Pings::Lease as u8),
+            pings: AtomicU8::new(Pings::Holding as u8),
             timing: AtomicU8::new(Timing::Idle as u8),
             interval_secs: AtomicU64::new(PING_INTERVAL.as_secs()),
             suppressed: AtomicBool::new(false),

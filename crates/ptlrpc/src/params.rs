@@ -28,9 +28,10 @@ pub const PARAMS: &[Declared] = &[
         &[],
         "liveness",
         Kind::Words(&["ping-holding", "ping", "ping-per-server", "lease"]),
-        "lease",
+        "ping-holding",
         "Which idle imports ping their targets: those under which locks or open files are held; all, as Lustre's; all, with \
-         one message for each server; or none while the client renews its lease at the MGS.",
+         one message for each server; or none while the client renews its lease at the MGS: it then does not hear that a \
+         server has no room left for locks.",
     ),
     Declared::kept(
         &[],

@@ -132,7 +132,7 @@ impl Cluster {
 
     /// Separates a client and the MDS, until the network heals.
     pub(crate) fn cut_off(&self, client: &TestClient) {
-        self.net.partition([MDS], [client.number]);
+        self.net.partition([MGS, MDS], [client.number]);
     }
 
     pub(crate) fn stop_mds(&mut self) {

@@ -277,7 +277,6 @@ fn a_few_lost_pings_evict_nobody() {
     witnessed(1, |c, u, w| async move {
         let file = u.new_file(ROOT, "f", 0).await.unwrap();
         u.remove(ROOT, "f").await.unwrap();
-        c.client_node(0).params().set("liveness", "ping-holding").unwrap();
         for server in [MDS, OSS] {
             c.mishaps(server, Opcode::ObdPing, Mishap::LostRequest, 4);
         }

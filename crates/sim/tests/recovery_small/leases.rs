@@ -4,6 +4,13 @@ use super::*;
 
 const MGS: Server = Server::Mgs;
 
+/// Lets all clients live by leases.
+fn lease(c: &Cluster) {
+    for client in 0..c.client_count() {
+        c.client_node(client).params().set("liveness", "lease").unwrap();
+    }
+}
+
 /// Pings of the first client that an MDT and an OST have answered.
 fn pings(c: &Cluster) -> u64 {
     [MDS, OSS].map(|server| c.answered(0, server, "obd_ping")).iter().sum()
@@ -12,6 +19,7 @@ fn pings(c: &Cluster) -> u64 {
 #[test]
 fn an_idle_client_that_holds_files_and_locks_sends_only_renewals() {
     witnessed(1, |c, u, _w| async move {
+        lease(&c);
         let file = u.new_file(ROOT, "f", 0).await.unwrap();
         u.put(&file, 0, b"cached").await.unwrap();
         u.fsync(&file, false).await.unwrap();
@@ -32,6 +40,7 @@ fn an_idle_client_that_holds_files_and_locks_sends_only_renewals() {
 #[test]
 fn a_dead_client_is_evicted_though_all_others_are_idle() {
     story(1, 3, |c| async move {
+        lease(&c);
         for n in 0..3 {
             user(&c, n).file(ROOT, &format!("f{n}"), b"x").await;
         }
@@ -46,6 +55,7 @@ fn a_dead_client_is_evicted_though_all_others_are_idle() {
 #[test]
 fn while_the_mgs_is_away_clients_that_hold_something_ping_and_nobody_is_evicted() {
     witnessed(1, |c, u, _w| async move {
+        lease(&c);
         let file = u.new_file(ROOT, "f", 0).await.unwrap();
         u.put(&file, 0, b"cached").await.unwrap();
         u.fsync(&file, false).await.unwrap();
@@ -69,6 +79,7 @@ fn while_the_mgs_is_away_clients_that_hold_something_ping_and_nobody_is_evicted(
 #[test]
 fn a_client_that_died_while_the_mgs_was_away_is_evicted() {
     story(1, 3, |c| async move {
+        lease(&c);
         for n in 0..3 {
             user(&c, n).file(ROOT, &format!("f{n}"), b"x").await;
         }
@@ -87,6 +98,7 @@ fn a_client_that_died_while_the_mgs_was_away_is_evicted() {
 #[test]
 fn an_idle_client_hears_from_the_mgs_that_a_server_has_evicted_it() {
     witnessed(1, |c, u, w| async move {
+        lease(&c);
         let file = u.new_file(ROOT, "f", 0).await.unwrap();
         u.put(&file, 0, b"old").await.unwrap();
         u.fsync(&file, false).await.unwrap();
