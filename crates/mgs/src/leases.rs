@@ -1,7 +1,6 @@
-//! Leases of clients, which servers ask for instead of asking each silent client how it is: see decision 0031. A client holds
-//! a lease while it is connected to the MGS; each of its requests renews it. It ends when the client leaves, or when it is
-//! silent and its node does not confirm that it is alive,
-//! or when a server has evicted it.
+//! Leases of clients, which servers ask for instead of probing each silent client (decision 0031). A client holds a lease
+//! while it is connected to the MGS, and renews the lease with each request. The lease ends when the client leaves, when the
+//! client is silent and its node does not answer a probe, or when a server has evicted the client.
 
 use nacre_base::{Time, Uuid};
 use nacre_lnet::MAX_PAYLOAD;
@@ -17,7 +16,8 @@ const _: () = assert!((ENDED_MAX + LeaseQuery::ASKED_MAX) * 16 < MAX_PAYLOAD / 8
 pub(crate) struct Leases {
     epoch: u64,
     began: Time,
-    /// Clients, each with the export over which it is connected. A client that connects anew has two for a moment.
+    /// Clients, each with its export. A client that connects anew has two exports for a moment. The exports themselves are
+    /// not asked, because an answer must be of the same moment as the number of ends in it.
     holders: BTreeSet<(Uuid, u64)>,
     /// Clients whose leases ended, oldest first.
     ended: VecDeque<Uuid>,
@@ -54,9 +54,9 @@ impl Leases {
         self.holders.range((client, 0)..=(client, u64::MAX)).next().is_some()
     }
 
-    /// Numbers of the leases that are held, and of those that have ended. A client that is just connecting anew counts twice.
-    pub(crate) fn counts(&self) -> (usize, u64) {
-        (self.holders.len(), self.ended_upto)
+    /// Number of leases that have ended.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended_upto
     }
 
     /// Returns whether there is an answer to this question before its time is over.

@@ -13,7 +13,7 @@ use leases::Leases;
 
 use async_trait::async_trait;
 use nacre_base::param::value::{Drawn, Fields, Value};
-use nacre_base::{Errno, TargetName, Uuid};
+use nacre_base::{Errno, TargetName, Time, Uuid};
 use nacre_osd::{Osd, Table, Transaction};
 use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
 use nacre_tgt::{Access, Handler, Service, Statistics, Target, TargetConfig, TargetError, line};
@@ -48,7 +48,7 @@ pub struct Mgs {
     /// File systems by name, as `mgs.MGS.live.FSNAME` shows them.
     live: Arc<Mutex<BTreeMap<String, Drawn>>>,
     leases: Arc<Mutex<Leases>>,
-    /// Number of leases that ended; wakes requests that wait for the next end.
+    /// Number of changes of the leases; wakes requests that wait for the next one.
     ended: watch::Sender<u64>,
     /// True once no request may be kept waiting.
     stopping: AtomicBool,
@@ -78,9 +78,8 @@ impl Mgs {
         let live = mgs.live.clone();
         let prefix = format!("{}live.", mgs.target.param_prefix());
         mgs.target.params().add_family(prefix, "", move || live.lock().clone().into_iter().collect());
-        let (held, ended, prefix) = (mgs.leases.clone(), mgs.leases.clone(), mgs.target.param_prefix());
-        mgs.target.params().add(format!("{prefix}leases"), move || held.lock().counts().0);
-        mgs.target.params().add(format!("{prefix}leases_ended"), move || ended.lock().counts().1);
+        let leases = mgs.leases.clone();
+        mgs.target.params().add(format!("{}leases_ended", mgs.target.param_prefix()), move || leases.lock().ended());
         *mgs.served.lock() = Some(nacre_tgt::serve(&mgs).await?);
         Ok(mgs)
     }
@@ -119,16 +118,27 @@ impl Mgs {
         self.live.lock().insert(fsname.to_owned(), Drawn { fields, draw: draw_live });
     }
 
-    /// Ends the lease of a client that a server has evicted. The client learns of it at once, because its request for news waits
-    /// here, and looks after its other servers.
-    fn end_lease(self: &Arc<Self>, client: Uuid) {
-        let mgs = self.clone();
-        drop(self.target.rt().spawn(async move {
-            let exports = mgs.served.lock().as_ref().map(ServedTarget::exports).unwrap_or_default();
-            if let Some(export) = exports.iter().find(|export| export.client == client) {
-                mgs.target.node().evict(export).await;
-            }
-        }));
+    /// Ends the lease of a client that a server has evicted. The client's request for news, which waits here, fails at once,
+    /// and the client then pings its servers.
+    fn end_lease(&self, client: Uuid) {
+        let Some(export) = self.served.lock().as_ref().and_then(|served| served.export_of(client)) else { return };
+        let node = self.target.node().clone();
+        drop(self.target.rt().spawn(async move { node.evict(&export).await }));
+    }
+
+    /// Waits until there may be news for a request, or its time is over: both lead to another look.
+    async fn wait_for_news(
+        &self,
+        request: &ServerRequest,
+        news: &mut watch::Receiver<u64>,
+        deadline: Time,
+    ) -> Result<(), Errno> {
+        // Waiting for `abandoned` gives the slot of the lane to others, because there are fewer slots than clients.
+        tokio::select! {
+            biased;
+            _ = self.target.rt().timeout_at(deadline, news.changed()) => Ok(()),
+            () = request.abandoned() => Err(Errno::ESHUTDOWN),
+        }
     }
 
     async fn read(&self, fsname: &str) -> Result<Config, Errno> {
@@ -240,13 +250,7 @@ async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
         if config.version > asked.version || enough {
             return Ok(Response::new(&config));
         }
-        // Both a change and the timeout lead to another look. Waiting for `abandoned` gives the slot of the lane to
-        // others, because there are fewer slots than clients.
-        tokio::select! {
-            biased;
-            _ = mgs.target.rt().timeout_at(deadline, changed.changed()) => {}
-            () = request.abandoned() => return Err(Errno::ESHUTDOWN),
-        }
+        mgs.wait_for_news(&request, &mut changed, deadline).await?;
     }
 }
 
@@ -258,7 +262,7 @@ async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
         let operation = mgs.target.begin().await?;
         config::is_listed(&*operation, export.client, &export.client_name, request.identity.nid).map_err(logged)?
     };
-    // Clients are nobody's business but the servers'.
+    // Only servers learn of clients, or have their leases ended.
     if !is_server && mgs.origin(&request) != From::Here {
         let (name, nid) = (mgs.target.name(), request.identity.nid);
         mgs.target.log_refusal(format_args!("{name}: refused {nid}, which asks for leases and is no server"));
@@ -271,15 +275,14 @@ async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
     let deadline = rt.now() + Duration::from_millis(query.wait_ms.into()).min(WATCH_MAX);
     loop {
         ended.mark_unchanged();
-        let has_news = mgs.leases.lock().has_news(&query);
-        if has_news || mgs.stopping.load(Ordering::Acquire) || rt.now() >= deadline {
-            return Ok(Response::new(&mgs.leases.lock().answer(&query, rt.now())));
+        let enough = mgs.stopping.load(Ordering::Acquire) || rt.now() >= deadline;
+        {
+            let leases = mgs.leases.lock();
+            if leases.has_news(&query) || enough {
+                return Ok(Response::new(&leases.answer(&query, rt.now())));
+            }
         }
-        tokio::select! {
-            biased;
-            _ = rt.timeout_at(deadline, ended.changed()) => {}
-            () = request.abandoned() => return Err(Errno::ESHUTDOWN),
-        }
+        mgs.wait_for_news(&request, &mut ended, deadline).await?;
     }
 }
 

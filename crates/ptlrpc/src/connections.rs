@@ -296,16 +296,14 @@ impl NodeShared {
             return *next;
         }
         let exports = self.exports();
-        // Clients on a network that no message reaches now are cut off, and not dead.
+        // Clients on a network to which no route is up are cut off, which does not mean that they are dead.
         let mut reached: FxHashMap<Network, bool> = FxHashMap::default();
         let mut is_cut_off = |network| !*reached.entry(network).or_insert_with(|| self.core.lnet.has_way_to(network));
-        let seen: Vec<_> = exports
-            .iter()
-            .map(|e| {
-                let exempt = self.is_beyond_doubt(e) || is_cut_off(e.nid().network);
-                Seen { export: e.cookie, last_heard: e.last_heard(), exempt }
-            })
-            .collect();
+        let mut see = |e: &Arc<Export>| {
+            let exempt = e.is_server() || self.leases.guards(e.client, &e.target) || is_cut_off(e.nid().network);
+            Seen { export: e.cookie, last_heard: e.last_heard(), exempt }
+        };
+        let seen: Vec<_> = exports.iter().map(&mut see).collect();
         let silent = self.evictor.lock().handle_time(now, &seen, self.leases.mgs_heard());
         let silent: Vec<_> = silent.into_iter().filter_map(|cookie| self.export(cookie)).collect();
         if !silent.is_empty() {
@@ -314,23 +312,20 @@ impl NodeShared {
         *next
     }
 
-    /// Returns whether a client need not be heard: servers, and those that the MGS says are alive.
-    fn is_beyond_doubt(&self, export: &Export) -> bool {
-        export.is_server() || self.leases.guards(export.client, &export.target)
-    }
-
-    /// Probes silent clients, but those that hold a lease at the MGS.
+    /// Asks the MGS which of these silent clients hold a lease, and probes the others. The MGS's own exports are the
+    /// leases, so it probes all of its clients.
     async fn judge(self: Arc<Self>, silent: Vec<Arc<Export>>) {
-        let asked = silent.iter().filter(|export| !leases::is_mgs(&export.target)).map(|export| export.client);
-        // A client has an export at each target of this node.
-        let asked = BTreeSet::from_iter(asked).into_iter().collect();
-        let held = self.leases.ask_for(&self.core.rt, asked).await;
-        for export in silent {
-            if !leases::is_mgs(&export.target) && held.contains(&export.client) {
-                self.evictor.lock().handle_spared(export.cookie);
-            } else {
-                drop(self.core.rt.spawn(self.clone().probe(export)));
-            }
+        let (mut probed, asked): (Vec<_>, Vec<_>) = silent.into_iter().partition(|e| leases::is_mgs(&e.target));
+        // A client may have an export at several targets of this node.
+        let clients = BTreeSet::from_iter(asked.iter().map(|export| export.client));
+        let held = self.leases.ask_for(&self.core.rt, Vec::from_iter(clients)).await;
+        let (spared, doubtful): (Vec<_>, Vec<_>) = asked.into_iter().partition(|e| held.contains(&e.client));
+        for export in spared {
+            self.evictor.lock().handle_spared(export.cookie);
+        }
+        probed.extend(doubtful);
+        for export in probed {
+            drop(self.core.rt.spawn(self.clone().probe(export)));
         }
     }
 
@@ -383,15 +378,15 @@ impl NodeShared {
         }
     }
 
-    async fn close_evicted(self: &Arc<Self>, export: &Arc<Export>) {
+    /// Closes the export of a client that is evicted, and has the MGS end the client's lease.
+    async fn close_evicted(&self, export: &Arc<Export>) {
         if !leases::is_mgs(&export.target) {
-            let (leases, rt) = (self.leases.clone(), self.core.rt.clone());
-            drop(self.core.rt.spawn(leases::tell_evicted(leases, rt, export.client)));
+            leases::report_evicted(&self.leases, &self.core.rt, export.client);
         }
         self.close_export(export, "evicted").await;
     }
 
-    pub(crate) async fn evict(self: &Arc<Self>, export: Arc<Export>) {
+    pub(crate) async fn evict(&self, export: Arc<Export>) {
         let (target, client, nid) = (&export.target, &export.client_name, export.nid());
         match leases::is_mgs(target) {
             // Another target has evicted the client, and said so.

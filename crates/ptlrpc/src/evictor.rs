@@ -1,8 +1,8 @@
 //! Eviction of silent clients. A sans-IO engine: it names exports to be probed, and judges the answers.
 //!
 //! A client that was silent for 150 s and whose node does not confirm that it is alive is dead, unless this server
-//! itself is cut off. So clients are suspected only while others, or the MGS, are heard, and after an outage all clients have time
-//! to come back.
+//! itself is cut off. So clients are suspected only while other clients or the MGS are heard, and after an outage all
+//! clients have time to come back.
 
 use crate::liveness::PING_INTERVAL_MAX;
 use nacre_base::Time;
@@ -14,9 +14,9 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// Interval of the checks for silent clients.
 pub(crate) const TICK: Duration = Duration::from_secs(25);
 /// If no client was heard for this long, the fault may be the server's own. It is longer than the silence of clients
-/// that only renew their leases (25 s) and of servers that wait for news of leases (60 s); otherwise the MGS would see an outage
-/// every minute and evict nobody. It is so much shorter than [`SILENCE_MAX`] that an outage is noticed before a client that pings, and lost
-/// one ping, is suspected.
+/// that only renew their leases (25 s), and of servers that wait for news of leases (60 s); otherwise the MGS would see
+/// an outage every minute and evict nobody. It is so much shorter than [`SILENCE_MAX`] that an outage is noticed before
+/// a client that pings, and lost one ping, is suspected.
 const OUTAGE: Duration = Duration::from_secs(90);
 const _: () =
     assert!(OUTAGE.as_secs() + TICK.as_secs() < SILENCE_MAX.as_secs(), "an outage is seen before anyone is suspected");
@@ -41,8 +41,8 @@ pub(crate) struct Evictor {
 }
 
 impl Evictor {
-    /// Returns the exports to be judged at `now`: those that hold no lease are probed.
-    /// `mgs_heard` is when the MGS told this node of leases last.
+    /// Returns the silent exports, whose clients are probed unless they turn out to hold a lease. `mgs_heard` is the
+    /// time of the MGS's latest reply about leases.
     pub(crate) fn handle_time(&mut self, now: Time, exports: &[Seen], mgs_heard: Time) -> Vec<u64> {
         let newest = exports.iter().map(|e| e.last_heard).max().unwrap_or_default().max(mgs_heard);
         if now.since(newest) > OUTAGE {
@@ -62,7 +62,7 @@ impl Evictor {
     /// The export's client holds a lease, so it is not probed.
     pub(crate) fn handle_spared(&mut self, export: u64) {
         let named = self.probing.remove(&export);
-        assert!(named, "export {export:#x} was spared, and nobody suspected it");
+        assert!(named, "export {export:#x} is spared, and was not silent");
     }
 
     /// The probe of an export came back. Returns whether to evict the export.

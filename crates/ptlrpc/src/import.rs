@@ -272,7 +272,7 @@ impl Import {
         self.0.arm_ping();
     }
 
-    /// Pings the target now, if something is held there: the client has reason to fear that it was evicted.
+    /// Pings the target now if the client holds something there, because the target may have evicted it.
     pub fn check(&self) {
         let import = self.0.clone();
         if import.state.lock().keep_alive {

@@ -1,6 +1,6 @@
-//! What a server knows of its clients' leases at the MGS (decision 0031). A silent client that holds a lease is not asked how it
-//! is; one without is, as if there were no leases. So the word of the MGS spares messages and never evicts anybody, and its
-//! silence means nothing.
+//! Leases that the clients of this node's targets hold at the MGS (decision 0031). The server does not probe a silent client
+//! that holds a lease. It probes a client without a lease, and all clients while the MGS does not answer. So the MGS can
+//! spare messages, but it cannot cause an eviction.
 
 use crate::error::RpcError;
 use crate::liveness::{PING_INTERVAL_MAX, RENEWAL_LOST};
@@ -8,7 +8,7 @@ use nacre_base::{FxHashSet, TargetName, Time, Uuid};
 use nacre_rt::Rt;
 use nacre_wire::mgs::{LeaseQuery, LeaseReply};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,8 @@ use std::time::Duration;
 
 /// A client's lease ends when the MGS has not heard of it for so long, and its node does not answer either.
 pub const LEASE: Duration = crate::evictor::SILENCE_MAX;
-/// A client renews its lease this often, by whatever it asks the MGS for. A server that hears nothing for 75 s may think of a
-/// fault, and this is often enough that two questions may be lost.
+/// A client asks the MGS for news at least this often, which renews its lease. Two such questions may be lost before the
+/// client begins to ping its servers.
 pub const RENEWAL: Duration = Duration::from_secs(25);
 const _: () = assert!(RENEWAL.as_secs() * 2 < RENEWAL_LOST.as_secs(), "one renewal may be lost");
 const _: () = assert!(
@@ -82,6 +82,15 @@ pub(crate) struct Leases {
     /// Ways to ask the MGS, one for each target of the node; the first is used.
     ways: Mutex<BTreeMap<u64, AskLeases>>,
     next_way: AtomicU64,
+    evicted: Mutex<Evicted>,
+}
+
+/// Evicted clients that the MGS has not heard of yet.
+#[derive(Default)]
+struct Evicted {
+    clients: BTreeSet<Uuid>,
+    /// True while a task reports them.
+    is_reporting: bool,
 }
 
 impl Leases {
@@ -90,7 +99,7 @@ impl Leases {
         !is_mgs(target) && self.known.lock().held.contains(&client)
     }
 
-    /// When the MGS was heard last: a server that hears it is not cut off, even if all clients are idle.
+    /// Time of the MGS's latest reply. A server that hears the MGS is not cut off, even if all its clients are idle.
     pub(crate) fn mgs_heard(&self) -> Time {
         self.known.lock().answered
     }
@@ -113,13 +122,33 @@ impl Leases {
     }
 }
 
-/// Tells the MGS that a client was evicted, until it knows: an idle client that still renews its lease would go on believing
-/// its locks.
-pub(crate) async fn tell_evicted(leases: Arc<Leases>, rt: Rt, client: Uuid) {
-    while let Some((_, ask)) = leases.way() {
-        match ask(LeaseQuery { evicted: vec![client], ..LeaseQuery::default() }).await {
-            Ok(_) | Err(RpcError::Status(_) | RpcError::Closed) => return,
-            Err(_) => rt.sleep(RETRY_PAUSE).await,
+/// Reports to the MGS that a client was evicted, now or when the MGS answers again. Otherwise an idle client that still
+/// renews its lease would go on using the locks that it has lost.
+pub(crate) fn report_evicted(leases: &Arc<Leases>, rt: &Rt, client: Uuid) {
+    let mut evicted = leases.evicted.lock();
+    evicted.clients.insert(client);
+    if !std::mem::replace(&mut evicted.is_reporting, true) {
+        drop(rt.spawn(report(leases.clone(), rt.clone())));
+    }
+}
+
+/// Reports evicted clients until none is left.
+async fn report(leases: Arc<Leases>, rt: Rt) {
+    loop {
+        let clients: Vec<Uuid> = {
+            let mut evicted = leases.evicted.lock();
+            evicted.is_reporting = !evicted.clients.is_empty();
+            if !evicted.is_reporting {
+                return;
+            }
+            std::iter::from_fn(|| evicted.clients.pop_first()).take(LeaseQuery::ASKED_MAX).collect()
+        };
+        // A node that no longer serves a target has no way to ask, and its evictions concern nobody.
+        let Some((_, ask)) = leases.way() else { continue };
+        let reported = ask(LeaseQuery { evicted: clients.clone(), ..LeaseQuery::default() }).await;
+        if !matches!(reported, Ok(_) | Err(RpcError::Status(_))) {
+            leases.evicted.lock().clients.extend(clients);
+            rt.sleep(RETRY_PAUSE).await;
         }
     }
 }

@@ -49,8 +49,7 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(25);
 /// The longest interval: a server takes longer silence of all its clients for an outage of its own.
 pub(crate) const PING_INTERVAL_MAX: Duration = Duration::from_secs(75);
 
-/// A client that could not renew its lease for so long asks its servers itself, as if there were no leases: well before they
-/// could think that it is dead.
+/// A client that could not renew its lease for this long pings its servers, long before they could think that it is dead.
 pub(crate) const RENEWAL_LOST: Duration = Duration::from_secs(60);
 
 /// Called after a change of the setting; returns the time.
@@ -163,7 +162,7 @@ impl Renewals {
         self.0.lock().remove(&client);
     }
 
-    /// When the client has to ask its servers itself, if it cannot renew its lease before; `None` if it has none.
+    /// Time at which the client begins to ping its servers, unless it renews its lease before; `None` without a lease.
     pub(crate) fn lost_at(&self, client: Uuid) -> Option<Time> {
         self.0.lock().get(&client).map(|sent| *sent + RENEWAL_LOST)
     }

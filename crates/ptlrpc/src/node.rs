@@ -357,10 +357,14 @@ impl ServedTarget {
         self.exports().iter().map(|export| export.client).collect()
     }
 
+    /// The export of a client, if it is connected.
+    pub fn export_of(&self, client: Uuid) -> Option<Arc<Export>> {
+        self.entry.clients.lock().get(&client).cloned()
+    }
+
     /// Evicts a client, as `lctl set_param *.evict_client` does. Returns false if the client is not connected.
     pub async fn evict(&self, client: Uuid) -> bool {
-        let export = self.entry.clients.lock().get(&client).cloned();
-        match export {
+        match self.export_of(client) {
             Some(export) => {
                 self.node.evict(export).await;
                 true

@@ -47,6 +47,7 @@ impl ImportShared {
             Ok(()) => {
                 let mut s = self.state.lock();
                 if s.machine.finish_recovery(self.node.rt.now()) {
+                    s.replays.end_recovery();
                     s.recovered_at = s.machine.instance();
                     s.calls.handle_connected(attempt.connection);
                     tracing::info!("{}: recovered", self.config.label);
@@ -89,7 +90,7 @@ impl ImportShared {
 
     fn next_replay(&self) -> Option<Replay> {
         let mut s = self.state.lock();
-        let (transno, previous, kept) = s.replays.next_replay()?;
+        let (transno, previous, kept) = s.replays.start_next()?;
         let (request, reply, pre_versions) = (kept.request.clone(), kept.reply.clone(), kept.pre_versions);
         Some(Replay { request, xid: kept.xid, tag: kept.tag, transno, previous, reply, pre_versions })
     }
@@ -109,12 +110,16 @@ impl ImportShared {
         if reply.header.status == -Errno::ENOTCONN.0 {
             return Err(RpcError::Unreachable);
         }
-        self.state.lock().replays.handle_replayed(transno);
-        if let Err(e) = Errno::from_status(reply.header.status) {
+        let result = Errno::from_status(reply.header.status);
+        let lost = {
+            let replays = &mut self.state.lock().replays;
+            replays.handle_replayed(transno);
+            if result.is_err() { replays.handle_failed(transno) } else { None }
+        };
+        if let Err(e) = result {
             tracing::warn!("{}: replay of {opcode} xid {xid}: {e}", self.config.label);
-            let lost = self.state.lock().replays.handle_failed(transno);
-            tell_all(&Vec::from_iter(lost), Fate::Lost);
         }
+        tell_all(&Vec::from_iter(lost), Fate::Lost);
         Ok(())
     }
 

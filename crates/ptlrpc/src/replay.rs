@@ -73,13 +73,13 @@ pub(crate) struct Replays {
     unstable: u64,
     /// Bytes of data in the kept requests of all imports of the node.
     total: Arc<AtomicU64>,
-    /// Server instance that gets, or last got, the replays.
+    /// Server instance that gets the replays; none while no recovery is under way.
     instance: Option<u64>,
-    /// Transno of the last replay that this instance has answered; 0 if it has answered none.
+    /// Transno of the last replay that this instance, or the last one, has answered; 0 if it has answered none.
     answered: u64,
-    /// Transno of the last replay, if an instance got it and did not answer: it may have failed there, although later
-    /// changes, of other clients, were committed.
-    unheard: Option<u64>,
+    /// Transno of a replay that was sent and has no answer. The replay may have failed, although later changes of other
+    /// clients were committed.
+    unanswered: Option<u64>,
 }
 
 impl Drop for Replays {
@@ -91,7 +91,7 @@ impl Drop for Replays {
 impl Replays {
     /// Makes an empty set. The bytes of its requests are also counted in `total`.
     pub(crate) fn new(total: Arc<AtomicU64>) -> Replays {
-        Replays { kept: BTreeMap::new(), unstable: 0, total, instance: None, answered: 0, unheard: None }
+        Replays { kept: BTreeMap::new(), unstable: 0, total, instance: None, answered: 0, unanswered: None }
     }
 
     /// Keeps a request that was answered with this transno. A request that is answered twice, because the first reply
@@ -154,34 +154,35 @@ impl Replays {
             self.instance = Some(instance);
             self.answered = 0;
         }
-        let heard = self.unheard.map_or(u64::MAX, |transno| transno - 1);
+        let heard = self.unanswered.map_or(u64::MAX, |transno| transno - 1);
         self.handle_committed(committed.min(heard))
     }
 
-    /// Returns the next request to replay, and the transno of the replay before it, 0 if there was none.
+    /// Starts the next replay. Returns its transno, the transno of the replay before it (0 if there was none), and the
+    /// request.
     ///
-    /// What the instance has answered is not replayed to it again, even if the connection was lost since then: its
-    /// saved reply is replaced by that of the next replay with the same tag. So at most the last replay, which was not
-    /// answered, comes again when it may be durable already.
-    pub(crate) fn next_replay(&mut self) -> Option<(u64, u64, &Kept)> {
+    /// A replay that the instance has answered is not sent to it again over a second connection. The server saves only the
+    /// last reply of each tag, so after its next crash it could not recognise an earlier replay that is durable. Thus only
+    /// the last replay can come twice, and the server has its reply.
+    pub(crate) fn start_next(&mut self) -> Option<(u64, u64, &Kept)> {
         let (transno, kept) = self.kept.range(self.answered + 1..).next()?;
-        self.unheard = Some(*transno);
+        self.unanswered = Some(*transno);
         Some((*transno, self.answered, kept))
     }
 
     /// The instance has answered the replay.
     pub(crate) fn handle_replayed(&mut self, transno: u64) {
-        let unheard = self.unheard.take();
-        assert_eq!(unheard, Some(transno), "a replay was answered, and another one was the last");
+        let unanswered = self.unanswered.take();
+        assert_eq!(unanswered, Some(transno), "a replay was answered, and another one was the last");
         self.answered = transno;
     }
 
-    /// The recovery is over, or the server remembers nothing that could be recovered.
+    /// The recovery is over, or the server has nothing to recover.
     pub(crate) fn end_recovery(&mut self) {
-        self.unheard = None;
+        (self.instance, self.unanswered) = (None, None);
     }
 
-    /// Transno of the last replay that the present, or last, instance has answered; 0 if it has answered none.
+    /// Transno of the last replay that was answered in this recovery, or in the last one; 0 if there was none.
     pub(crate) fn last_replayed(&self) -> u64 {
         self.answered
     }
@@ -240,10 +241,10 @@ mod tests {
         let _ = replays.handle_committed(5);
     }
 
-    /// Replays to the instance, up to the first that is not answered because the connection is lost at `lost`.
+    /// Replays everything to the instance, or up to `lost`, during which the connection is lost. Returns what was sent.
     fn replay(replays: &mut Replays, lost: Option<u64>) -> Vec<(u64, u64)> {
         let mut sent = Vec::new();
-        while let Some((transno, previous, _)) = replays.next_replay() {
+        while let Some((transno, previous, _)) = replays.start_next() {
             sent.push((transno, previous));
             if lost == Some(transno) {
                 break;

@@ -15,7 +15,9 @@ use nacre_wire::ldlm::{
     callback_target, enqueue_flags,
 };
 use nacre_wire::lfsck::{ObjectFacts, ObjectQuery, ObjectRepairs};
-use nacre_wire::mgs::{ChangeReply, Config, ConfigRead, ReplaceNids, SetParam, TargetReg, TargetRegReply};
+use nacre_wire::mgs::{
+    ChangeReply, Config, ConfigRead, LeaseQuery, LeaseReply, ReplaceNids, SetParam, TargetReg, TargetRegReply,
+};
 use nacre_wire::ost::{Create, CreateReply, Destroy};
 use nacre_wire::{Field, Opcode};
 use parking_lot::Mutex;
@@ -198,11 +200,14 @@ fn the_mgs_is_changed_by_its_servers_and_its_own_node_only() {
         for attempt in [param("fail_loc", "rpc.request.drop:crash"), param("osc.*.active", "0")] {
             assert_refused(call::<ChangeReply>(&mgs, Opcode::MgsSetParam, &attempt).await);
         }
+        let asked = LeaseQuery { evicted: vec![c.client(0).uuid()], ..LeaseQuery::default() };
+        assert_refused(call::<LeaseReply>(&mgs, Opcode::MgsLeases, &asked).await);
         let moved = ReplaceNids { target: "nacre-OST0000".into(), nids: vec![here] };
         assert_refused(call::<ChangeReply>(&mgs, Opcode::MgsReplaceNids, &moved).await);
         let asked = ConfigRead { fsname: "nacre".into(), version: 0, wait_ms: 0 };
         let config: Config = call(&mgs, Opcode::MgsConfigRead, &asked).await.unwrap();
         assert_eq!(config, stranger.config);
+        assert_eq!(c.param(Server::Mgs, "mgs.MGS.leases_ended")[0].1, "0");
         user(&c, 0).file(ROOT, "f", b"x").await;
         stranger
     });

@@ -1,8 +1,8 @@
-//! Clients behind a router that dies: cut off, and not dead.
+//! Clients behind a router that dies. They are cut off, which does not mean that they are dead.
 
 use super::*;
-use nacre_base::{Faults, MdtIndex, OstIndex, TargetName, Uuid};
-use nacre_client::MountConfig;
+use nacre_base::{Faults, MdtIndex, OstIndex, TargetName, Time, Uuid};
+use nacre_client::{MountConfig, OpenFile};
 use nacre_lnet::{Lnet, LnetOptions, Route, RouterOptions, SimNet, SimNetOptions};
 use nacre_node::{Node, TargetSpec, tables};
 use nacre_osd::mem::{MemOptions, MemOsd};
@@ -82,20 +82,23 @@ fn node_on(rt: &Rt, name: &str, number: u32, own: &SimNet, other: &SimNet) -> No
     Node::new(rt, lnet, faults)
 }
 
-fn tell<Fut: Future<Output = ()> + Send + 'static>(story: impl FnOnce(Rt) -> Fut) {
+/// Tells a story with a client that has written to a file, behind a router.
+fn routed<Fut: Future<Output = ()> + Send + 'static>(tell: fn(Site, Node, Node, User, Arc<OpenFile>) -> Fut) {
     let mut sim = Sim::new(1);
-    let story = story(sim.rt());
-    sim.block_on(nacre_base::Time::from_secs(10_000), story);
+    let rt = sim.rt();
+    sim.block_on(Time::from_secs(10_000), async move {
+        let site = Site::build(&rt).await;
+        let router = site.start_router();
+        let (node, u) = site.mount(CLIENT).await;
+        let file = u.new_file(ROOT, "f", 0).await.unwrap();
+        u.put(&file, 0, b"dirty").await.unwrap();
+        tell(site, router, node, u, file).await;
+    });
 }
 
 #[test]
 fn a_client_behind_a_router_that_is_dead_for_minutes_is_not_evicted() {
-    tell(|rt| async move {
-        let site = Site::build(&rt).await;
-        let router = site.start_router();
-        let (_node, u) = site.mount(CLIENT).await;
-        let file = u.new_file(ROOT, "f", 0).await.unwrap();
-        u.put(&file, 0, b"dirty").await.unwrap();
+    routed(|site, router, _node, u, file| async move {
         site.kill_router(&router);
         site.sleep(900).await;
         assert_eq!(site.exports(), "1");
@@ -109,16 +112,11 @@ fn a_client_behind_a_router_that_is_dead_for_minutes_is_not_evicted() {
     });
 }
 
-/// Another one lives there: a network that is silent as a whole counts as cut off.
+/// A second client lives on the network, because a router reports a network where it hears nobody as unreachable.
 #[test]
 fn a_client_that_died_behind_a_router_is_evicted_once_the_router_is_back() {
-    tell(|rt| async move {
-        let site = Site::build(&rt).await;
-        let router = site.start_router();
-        let (node, u) = site.mount(CLIENT).await;
+    routed(|site, router, node, _u, _file| async move {
         let (_living, _) = site.mount(CLIENT + 1).await;
-        let file = u.new_file(ROOT, "f", 0).await.unwrap();
-        u.put(&file, 0, b"x").await.unwrap();
         site.sleep(60).await;
         site.kill_router(&router);
         site.clients.crash(CLIENT);
