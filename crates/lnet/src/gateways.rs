@@ -46,6 +46,8 @@ struct Gateway {
     told: Option<Told>,
     /// Networks that it said it cannot reach, until the next answer to a ping.
     unreachable: Vec<Network>,
+    /// When anything last came from it; the beginning of time before that.
+    heard: Time,
     /// When the oldest message was sent to it since it was last heard.
     unanswered_since: Option<Time>,
     /// When the ping under way was sent.
@@ -88,8 +90,9 @@ impl Gateways {
     }
 
     /// Anything came from a gateway. What it cannot reach it may still not reach. True if it was dead until now.
-    pub(crate) fn handle_heard(&mut self, gateway: Nid) -> bool {
+    pub(crate) fn handle_heard(&mut self, gateway: Nid, now: Time) -> bool {
         let Some(gateway) = self.all.get_mut(&gateway) else { return false };
+        gateway.heard = now;
         gateway.unanswered_since = None;
         // It need not answer in time who has so much else to say.
         gateway.asked = None;
@@ -117,7 +120,7 @@ impl Gateways {
     /// A gateway answered a ping, or said of its own accord how it is.
     pub(crate) fn handle_told(&mut self, gateway: Nid, told: Told, now: Time) {
         if let Some(gateway) = self.all.get_mut(&gateway) {
-            *gateway = Gateway { told: Some(told), ..Gateway::default() };
+            *gateway = Gateway { told: Some(told), heard: now, ..Gateway::default() };
             gateway.next = now + gateway.period(self.interval);
         }
     }
@@ -138,6 +141,23 @@ impl Gateways {
             Some((_, false)) => Some(Unusable::FarSideDown),
             _ => None,
         }
+    }
+
+    /// Whether nothing has come from the gateway for a while, so that it may be dead for all that is known.
+    pub(crate) fn is_silent(&self, gateway: Nid, now: Time) -> bool {
+        self.all.get(&gateway).is_none_or(|gateway| gateway.is_silent(now))
+    }
+
+    /// A message was given to another gateway because these are silent: they are pinged, so that they have their turn again if
+    /// they live. True if any of them was not to be pinged by now.
+    pub(crate) fn handle_passed_over(&mut self, is_passed_over: impl Fn(Nid) -> bool, now: Time) -> bool {
+        let Gateways { all, interval } = self;
+        let all = all.iter_mut().filter(|(_, gateway)| !interval.is_zero() && gateway.asked.is_none() && !gateway.dead);
+        let silent = all.filter(|(nid, gateway)| gateway.is_silent(now) && is_passed_over(**nid));
+        let mut later = silent.map(|(_, gateway)| &mut gateway.next).filter(|next| **next > now).peekable();
+        let is_news = later.peek().is_some();
+        later.for_each(|next| *next = now);
+        is_news
     }
 
     /// Whether the gateway is on the network itself, as far as is known.
@@ -187,6 +207,10 @@ pub(crate) struct Actions {
 }
 
 impl Gateway {
+    fn is_silent(&self, now: Time) -> bool {
+        now - self.heard >= SUSPECT_AFTER
+    }
+
     /// Interval of pings while it answers: short while it cannot reach everything.
     fn period(&self, interval: Duration) -> Duration {
         let told = self.told.as_ref();
@@ -242,7 +266,7 @@ mod tests {
         assert!(next.is_some_and(|at| at < Time::FAR_FUTURE), "{next:?}");
         all.handle_sent(Nid::sim(1), at(100));
         assert_eq!(all.quiet_until(), None);
-        all.handle_heard(Nid::sim(1));
+        all.handle_heard(Nid::sim(1), at(101));
         assert_eq!(all.quiet_until(), next);
     }
 
@@ -289,9 +313,25 @@ mod tests {
         let mut all = known(gateway);
         for ms in (10_000..20_000).step_by(100) {
             all.handle_sent(gateway, at(ms));
-            all.handle_heard(gateway);
+            all.handle_heard(gateway, at(ms));
             assert_eq!(all.handle_timer(at(ms)), Actions::default());
         }
+    }
+
+    #[test]
+    fn a_gateway_that_is_passed_over_for_its_silence_is_pinged_once() {
+        let gateway = Nid::sim(1);
+        let mut all = known(gateway);
+        assert!(!all.is_silent(gateway, at(500)) && all.is_silent(gateway, at(501)));
+        assert!(!all.handle_passed_over(|_| true, at(500)), "it is not silent");
+        assert!(!all.handle_passed_over(|nid| nid != gateway, at(1_000)), "another is meant");
+        assert!(all.handle_passed_over(|_| true, at(1_000)));
+        assert!(!all.handle_passed_over(|_| true, at(1_000)), "it is due already");
+        assert_eq!(all.handle_timer(at(1_000)).ping, [gateway]);
+        assert!(!all.handle_passed_over(|_| true, at(1_100)), "one ping is under way");
+        all.handle_told(gateway, told(true, true), at(1_101));
+        assert!(!all.is_silent(gateway, at(1_102)));
+        assert!(all.is_silent(Nid::sim(2), at(0)), "nothing is known of it");
     }
 
     #[test]
@@ -300,7 +340,7 @@ mod tests {
         let mut all = known(gateway);
         assert!(all.handle_lost(gateway, at(5_000)) && !all.handle_lost(gateway, at(5_001)));
         assert_eq!(all.trouble(gateway, network("tcp1")), Some(Unusable::Dead));
-        all.handle_heard(gateway);
+        all.handle_heard(gateway, at(5_002));
         assert_eq!(all.trouble(gateway, network("tcp1")), None);
         assert!(!all.handle_lost(Nid::sim(2), at(5_000)), "not a gateway");
     }

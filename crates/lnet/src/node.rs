@@ -473,11 +473,12 @@ impl Interface {
     }
 
     /// What the choice of a gateway needs to know of one on this interface.
-    pub(crate) fn gateway_state(&self, gateway: Nid) -> GatewayState {
+    pub(crate) fn gateway_state(&self, gateway: Nid, is_silent: bool) -> GatewayState {
         let s = self.state.lock();
         let peer = s.peers.get(&gateway);
         GatewayState {
             health: HEALTH_MAX - peer.map_or(0, |p| p.sickness),
+            is_silent,
             queued_bytes: s.gateway_bytes.get(&gateway).copied().unwrap_or(0),
             available_credits: s.credits.peer(gateway).available,
             sequence: peer.map_or(0, |p| p.traffic.sent.total()),

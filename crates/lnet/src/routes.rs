@@ -84,6 +84,9 @@ pub const HOPS_MAX: u8 = 4;
 pub(crate) struct GatewayState {
     /// 0 to 1000.
     pub(crate) health: u32,
+    /// Nothing has come from it for a while. One that was heard just now is better: the other may have died since, and whoever
+    /// sends to it would have to wait until that is noticed.
+    pub(crate) is_silent: bool,
     /// Bytes given to its driver and not yet done, or waiting.
     pub(crate) queued_bytes: u64,
     pub(crate) available_credits: i64,
@@ -143,7 +146,8 @@ impl Routes {
         self.find(network, gateway).is_some()
     }
 
-    /// The gateway for a message to a network: by priority, then hops, health, bytes queued, credits, and in turns.
+    /// The gateway for a message to a network: by priority, then hops, health (of equals one that was heard just now), bytes
+    /// queued, credits, and in turns.
     /// `state` is asked for each gateway, and has none for one that cannot be used. `without` is not taken: the gateway
     /// that the message came from.
     pub(crate) fn choose(
@@ -155,9 +159,9 @@ impl Routes {
         let ways = self.0.iter().filter(|r| r.network == network && Some(r.gateway) != without);
         let known = ways.filter_map(|route| state(route.gateway).map(|state| (route, state)));
         let best = known.min_by_key(|(route, gateway)| {
-            let GatewayState { health, queued_bytes, available_credits, sequence } = *gateway;
+            let GatewayState { health, is_silent, queued_bytes, available_credits, sequence } = *gateway;
             let (hops, credits) = (route.hops.unwrap_or(1), Reverse(available_credits));
-            (route.priority, hops, Reverse(health), queued_bytes, credits, sequence)
+            (route.priority, hops, Reverse(health), is_silent, queued_bytes, credits, sequence)
         });
         best.map(|(route, _)| route.gateway)
     }
@@ -175,7 +179,7 @@ mod tests {
         Route { network: network.parse().unwrap(), gateway: nid(gateway), hops, priority }
     }
 
-    const GOOD: GatewayState = GatewayState { health: 1000, queued_bytes: 0, available_credits: 8, sequence: 0 };
+    const GOOD: GatewayState = GatewayState { health: 1000, is_silent: false, queued_bytes: 0, available_credits: 8, sequence: 0 };
 
     #[test]
     fn routes_are_written_as_lustre_writes_them() {
@@ -214,17 +218,18 @@ mod tests {
 
     /// Each rule decides only among those that the rules before it leave.
     #[test]
-    fn priority_then_hops_then_health_then_bytes_then_credits_then_turns() {
+    fn priority_then_hops_then_health_then_silence_then_bytes_then_credits_then_turns() {
         let own = [nid("10.0.0.1@tcp")];
         let mut routes = Routes::default();
         let gateways = [
             ("10.0.0.11@tcp", Some(1), 1, GOOD),
             ("10.0.0.12@tcp", Some(2), 0, GOOD),
             ("10.0.0.13@tcp", None, 0, GatewayState { health: 900, ..GOOD }),
-            ("10.0.0.14@tcp", None, 0, GatewayState { queued_bytes: 1, ..GOOD }),
-            ("10.0.0.15@tcp", None, 0, GatewayState { available_credits: 7, ..GOOD }),
-            ("10.0.0.16@tcp", None, 0, GatewayState { sequence: 1, ..GOOD }),
-            ("10.0.0.17@tcp", None, 0, GOOD),
+            ("10.0.0.14@tcp", None, 0, GatewayState { is_silent: true, ..GOOD }),
+            ("10.0.0.15@tcp", None, 0, GatewayState { queued_bytes: 1, ..GOOD }),
+            ("10.0.0.16@tcp", None, 0, GatewayState { available_credits: 7, ..GOOD }),
+            ("10.0.0.17@tcp", None, 0, GatewayState { sequence: 1, ..GOOD }),
+            ("10.0.0.18@tcp", None, 0, GOOD),
         ];
         let states = |gateway: Nid| gateways.iter().find(|g| nid(g.0) == gateway).map(|g| g.3);
         let chosen = |routes: &Routes| routes.choose("o2ib".parse().unwrap(), None, states);

@@ -159,9 +159,9 @@ impl Routing {
     }
 
     /// Anything came from a peer on an interface. True if nothing had been heard on the interface for a while.
-    fn handle_heard(&self, via: Nid, peer: Nid) -> bool {
-        self.gateways.lock().handle_heard(peer);
-        self.forwards() && self.links.lock().watch.handle_heard(via)
+    fn handle_heard(&self, via: Nid, peer: Nid, now: Time) -> bool {
+        self.gateways.lock().handle_heard(peer, now);
+        self.forwards() && self.links.lock().watch.handle_heard(via, now)
     }
 
     /// A message is given to a peer on an interface.
@@ -355,7 +355,7 @@ impl LnetNode {
     ) -> Result<(Arc<Interface>, Nid), LnetError> {
         let no_route = LnetError::NoRoute(to.network);
         let routing = self.routing().ok_or(no_route)?;
-        let (routes, gateways) = (routing.routes.read(), routing.gateways.lock());
+        let (routes, mut gateways, now) = (routing.routes.read(), routing.gateways.lock(), self.rt.now());
         let is_usable = |gateway: Nid| gateways.trouble(gateway, to.network).is_none();
         if is_answer
             && let Some(gateway) = routing.came_through.lock().0.get(&to).copied()
@@ -366,10 +366,15 @@ impl LnetNode {
         }
         let state = |gateway: Nid| {
             let interface = if is_usable(gateway) { self.interface_to(gateway) } else { None };
-            interface.map(|interface| interface.gateway_state(gateway))
+            interface.map(|interface| interface.gateway_state(gateway, gateways.is_silent(gateway, now)))
         };
         let gateway = routes.choose(to.network, without, state).ok_or(no_route)?;
         let interface = self.interface_to(gateway).ok_or(no_route)?;
+        if !gateways.is_silent(gateway, now)
+            && gateways.handle_passed_over(|nid| Some(nid) != without && routes.leads(to.network, nid), now)
+        {
+            routing.wake();
+        }
         let mut came_through = routing.came_through.lock();
         let known = came_through.entry_of(to, self.options.peers_max);
         if *known == Nid::LO {
@@ -623,7 +628,7 @@ impl LnetNode {
 
     /// Anything came from a peer on an interface.
     pub(crate) fn handle_heard(self: &Arc<Self>, via: Nid, peer: Nid) {
-        if self.routing().is_some_and(|routing| routing.handle_heard(via, peer)) {
+        if self.routing().is_some_and(|routing| routing.handle_heard(via, peer, self.rt.now())) {
             tracing::info!("{}: something is heard on {via} again", self.rt.name());
             self.tell_neighbours();
         }
