@@ -14,8 +14,8 @@ const IDLE: std::ops::Range<usize> = 500..CLIENTS;
 const LIMIT: u64 = 20_000;
 /// Objects that the busy client uses again and again.
 const WORKING_SET: u64 = 40;
-/// Ping interval of an idle client with locks, in seconds.
-const PING: u64 = 25;
+/// How often a silent client with locks is told of the room for locks while there is not enough, in seconds.
+const TOLD: u64 = 10;
 
 struct Client {
     id: ClientId,
@@ -98,7 +98,8 @@ impl World {
         self.server.recompute_pool(self.now);
         for client in 0..CLIENTS {
             let c = &mut self.clients[client];
-            if (self.now.0 / 1_000_000_000 + client as u64).is_multiple_of(PING) && c.cache.lock_count() > 0 {
+            let is_told = (self.now.0 / 1_000_000_000 + client as u64).is_multiple_of(TOLD);
+            if is_told && self.server.is_short_of_room() && self.server.has_locks(c.id) {
                 c.volume = Some(self.server.pool().volume);
             }
             let limits = LruLimits::default();

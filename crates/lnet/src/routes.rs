@@ -179,7 +179,8 @@ mod tests {
         Route { network: network.parse().unwrap(), gateway: nid(gateway), hops, priority }
     }
 
-    const GOOD: GatewayState = GatewayState { health: 1000, is_silent: false, queued_bytes: 0, available_credits: 8, sequence: 0 };
+    const GOOD: GatewayState =
+        GatewayState { health: 1000, is_silent: false, queued_bytes: 0, available_credits: 8, sequence: 0 };
 
     #[test]
     fn routes_are_written_as_lustre_writes_them() {

@@ -319,9 +319,14 @@ impl Import {
         self.0.state.lock().machine.generation()
     }
 
-    /// Lock volume and limit from the server's latest reply; limit 0 if no reply had any.
+    /// Lock volume and limit as the server last said; limit 0 if it never did.
     pub fn lock_pool(&self) -> LockPool {
         self.0.state.lock().lock_pool
+    }
+
+    /// Takes over what the server said of its own accord.
+    pub fn set_lock_pool(&self, pool: LockPool) {
+        self.0.state.lock().lock_pool = pool;
     }
 
     /// Counts of requests of a kind in flight: now, and since the last [`Import::clear_flights`].

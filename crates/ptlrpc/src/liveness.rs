@@ -14,14 +14,14 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Pings {
+    /// None while the client renews its lease at the MGS; otherwise as with `Holding`.
+    Lease,
     /// Those under which locks or open files are held, and those that would not be told of a restart.
     Holding,
     /// All that are connected, as Lustre's.
     All,
     /// All that are connected, those of one server together.
     PerServer,
-    /// None while the client renews its lease at the MGS; otherwise as with `Holding`.
-    Lease,
 }
 
 /// The moments of pings.
@@ -37,10 +37,10 @@ enum Timing {
 }
 
 const PINGS: &[(&str, Pings)] = &[
+    ("lease", Pings::Lease),
     ("ping-holding", Pings::Holding),
     ("ping", Pings::All),
     ("ping-per-server", Pings::PerServer),
-    ("lease", Pings::Lease),
 ];
 const TIMINGS: &[(&str, Timing)] = &[("idle", Timing::Idle), ("aligned", Timing::Aligned), ("spread", Timing::Spread)];
 
@@ -70,7 +70,7 @@ pub(crate) struct Liveness {
 impl Default for Liveness {
     fn default() -> Liveness {
         Liveness {
-            pings: AtomicU8::new(Pings::Holding as u8),
+            pings: AtomicU8::new(Pings::Lease as u8),
             timing: AtomicU8::new(Timing::Idle as u8),
             interval_secs: AtomicU64::new(PING_INTERVAL.as_secs()),
             suppressed: AtomicBool::new(false),

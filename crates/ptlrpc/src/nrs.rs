@@ -225,7 +225,7 @@ pub(crate) fn may_have_high_priority(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(
         opcode,
-        LdlmEnqueue | LdlmConvert | LdlmCancel | LdlmBlCallback | LdlmCpCallback | LdlmGlCallback // locks
+        LdlmEnqueue | LdlmConvert | LdlmCancel | LdlmBlCallback | LdlmCpCallback | LdlmGlCallback | LdlmSetInfo // locks
             | OstRead | OstWrite // what is done under a lock that is called back, or with a lock of the server
             | OstGlimpse
     )

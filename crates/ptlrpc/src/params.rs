@@ -27,11 +27,10 @@ pub const PARAMS: &[Declared] = &[
     Declared::kept(
         &[],
         "liveness",
-        Kind::Words(&["ping-holding", "ping", "ping-per-server", "lease"]),
-        "ping-holding",
-        "Which idle imports ping their targets: those under which locks or open files are held; all, as Lustre's; all, with \
-         one message for each server; or none while the client renews its lease at the MGS: it then does not hear that a \
-         server has no room left for locks.",
+        Kind::Words(&["lease", "ping-holding", "ping", "ping-per-server"]),
+        "lease",
+        "Which idle imports ping their targets: none while the client renews its lease at the MGS; those under which locks \
+         or open files are held; all, as Lustre's; or all, with one message for each server.",
     ),
     Declared::kept(
         &[],

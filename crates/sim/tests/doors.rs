@@ -11,7 +11,7 @@ use nacre_ptlrpc::{CallOptions, Import, ImportConfig, RpcError, RpcNode};
 use nacre_sim::cluster::Server;
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::ldlm::{
-    BlockingCallback, Cancel, Enqueue, EnqueueReply, GlimpseCallback, GlimpseReply, LockKind, LockMode,
+    BlockingCallback, Cancel, Enqueue, EnqueueReply, GlimpseCallback, GlimpseReply, LockKind, LockMode, LockVolume,
     callback_target, enqueue_flags,
 };
 use nacre_wire::lfsck::{ObjectFacts, ObjectQuery, ObjectRepairs};
@@ -318,6 +318,8 @@ fn a_client_is_called_back_by_its_own_servers_only() {
             assert_refused(call::<GlimpseReply>(&import, Opcode::LdlmGlCallback, &glimpse).await);
             let blocking = BlockingCallback { handle: 1, resource: object, ..BlockingCallback::default() };
             assert_refused(call::<()>(&import, Opcode::LdlmBlCallback, &blocking).await);
+            let no_room = LockVolume { volume: 1, limit: 1 };
+            assert_refused(call::<()>(&import, Opcode::LdlmSetInfo, &no_room).await);
         }
         // A callback from its own OST is obeyed.
         assert_eq!(user(&c, 1).content(file.fid()).await, b"dirty");

@@ -1,5 +1,6 @@
 //! Callbacks to clients about their locks. LDLM_BL_CALLBACK tells a holder that its lock is wanted; LDLM_GL_CALLBACK
-//! asks a holder for the size and times that it knows. A client serves the target [`callback_target`] for them; the
+//! asks a holder for the size and times that it knows; LDLM_SET_INFO tells one that gets no replies how much room there is
+//! for locks. A client serves the target [`callback_target`] for them; the
 //! import of that target is made at the first callback, and goes with the client's export.
 //!
 //! A callback is sent until it is answered, or the lock is back. The engine decides whether that is in time; but a
@@ -15,9 +16,10 @@ use nacre_ldlm::server::GlimpseHolder;
 use nacre_ptlrpc::{CallOptions, Export, Import, ImportConfig, ImportState, RpcError};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::connect::{ConnectData, connect_flags};
-use nacre_wire::ldlm::{BlockingCallback, GlimpseCallback, GlimpseReply, callback_target};
+use nacre_wire::ldlm::{BlockingCallback, GlimpseCallback, GlimpseReply, LockVolume, callback_target};
 use nacre_wire::{Field, Lane, Opcode};
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -51,11 +53,22 @@ impl Asked {
 pub(crate) struct Peer {
     pub(crate) export: Arc<Export>,
     import: OnceLock<(Arc<Import>, Mutex<Nid>)>,
+    /// When it was last told of the room for locks in a message of its own.
+    told_volume: AtomicU64,
 }
 
 impl Peer {
     pub(crate) fn new(export: Arc<Export>) -> Peer {
-        Peer { export, import: OnceLock::new() }
+        Peer { export, import: OnceLock::new(), told_volume: AtomicU64::new(0) }
+    }
+
+    /// When it last heard how much room there is for locks: with a reply, or in a message of its own.
+    pub(crate) fn told_volume(&self) -> Time {
+        self.export.last_heard().max(Time(self.told_volume.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn set_told_volume(&self, now: Time) {
+        self.told_volume.store(now.0, Ordering::Relaxed);
     }
 
     /// The import of the client's callback target, at the client's current NID.
@@ -110,6 +123,29 @@ pub(crate) fn call_back(shared: &Arc<Shared>, peer: Arc<Peer>, message: Blocking
         let (Err(RpcError::Status(Errno::ENOENT)), Some(shared)) = (answer, shared.upgrade()) else { return };
         shared.with(|state, now, effects| state.namespace.handle_not_held(client, id, now, effects));
     }));
+}
+
+/// Tells the client how much room there is for locks, in a task of its own. Once: the next time tells something newer.
+pub(crate) fn tell_volume(shared: &Arc<Shared>, peer: Arc<Peer>) {
+    let (pool, import) = (shared.target.lock_pool(), peer.import(shared));
+    drop(shared.target.rt().spawn(async move {
+        let message = LockVolume { volume: pool.volume, limit: pool.limit };
+        tokio::select! {
+            biased;
+            () = peer.export.closed() => {}
+            answer = import.call::<()>(Opcode::LdlmSetInfo, &message, callback_options()) => {
+                if let Err(error) = answer {
+                    tracing::debug!(client = %peer.export.client_name, %error, "not told of the room for locks");
+                }
+            }
+        }
+    }));
+}
+
+/// Of every callback.
+fn callback_options() -> CallOptions {
+    let (lane, deadline) = (Lane::Callback, Some(TRY_TIMEOUT));
+    CallOptions { lane, high_priority: true, deadline, ..CallOptions::default() }
 }
 
 /// Asks holders for the object's size and times, until the size is settled. A holder that knows nothing, or has given its lock
@@ -177,16 +213,10 @@ async fn ask<Reply: Field>(
             (shared.target.rt().clone(), peer.import(&shared))
         };
         let now = rt.now();
-        let options = CallOptions {
-            lane: Lane::Callback,
-            high_priority: true,
-            deadline: Some(TRY_TIMEOUT),
-            ..CallOptions::default()
-        };
         let answer = tokio::select! {
             biased;
             () = peer.export.closed() => Err(RpcError::Closed),
-            answer = import.call::<Reply>(opcode, message, options) => answer,
+            answer = import.call::<Reply>(opcode, message, callback_options()) => answer,
         };
         match answer {
             Ok(reply) => return Ok(reply.body),

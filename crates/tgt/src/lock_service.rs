@@ -290,22 +290,23 @@ impl Drop for LockService {
     }
 }
 
-/// Evicts clients that were called back and did not give their locks back, and recomputes how many locks clients may
-/// keep.
+/// Evicts clients that were called back and did not give their locks back, recomputes how many locks clients may keep, and
+/// tells those that are silent if these are fewer than they hold.
 async fn keep_up(shared: Weak<Shared>) {
     loop {
         let Some(this) = shared.upgrade() else { return };
         let rt = this.target.rt();
-        let (expired, next) = {
+        let (expired, untold, next) = {
             let _in_hand = this.target.in_hand("the lock table");
             let state = &mut *this.state.lock();
             let expired = state.namespace.expired(rt.now());
             state.namespace.recompute_pool(rt.now());
             this.publish_pool(state);
             state.keeper_wakes = state.next_due();
-            (expired, state.keeper_wakes)
+            (expired, state.untold(rt.now()), state.keeper_wakes)
         };
         expired.into_iter().for_each(|client| this.evict(client));
+        untold.into_iter().for_each(|peer| callbacks::tell_volume(&this, peer));
         let _ = rt.timeout_at(next, this.wake_keeper.notified()).await;
     }
 }

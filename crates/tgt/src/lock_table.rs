@@ -9,7 +9,14 @@ use nacre_ptlrpc::{Export, LockPool};
 use nacre_wire::ldlm::{BlockingCallback, EnqueueReply, enqueue_flags};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
+
+/// How often a client that gets no replies is told of the room for locks, while there is not enough: as often as clients look
+/// through their unused locks.
+const VOLUME_INTERVAL: Duration = Duration::from_secs(10);
+/// The most clients that are told so in a second.
+const TOLD_TOGETHER: usize = 256;
 
 pub(crate) type Answer = Result<EnqueueReply, Errno>;
 
@@ -105,6 +112,22 @@ impl State {
     /// Time of the next deadline or recomputation.
     pub(crate) fn next_due(&self) -> Time {
         self.namespace.next_deadline().min(self.namespace.next_recompute())
+    }
+
+    /// If clients hold more locks than there is room for: some of those that have locks and have not heard of it for a while,
+    /// because they asked for nothing. Those that wait for longest come first. They are told now.
+    pub(crate) fn untold(&self, now: Time) -> Vec<Arc<Peer>> {
+        if !self.namespace.is_short_of_room() {
+            return Vec::new();
+        }
+        let is_due = |(client, peer): &(&ClientId, &Arc<Peer>)| {
+            now.since(peer.told_volume()) >= VOLUME_INTERVAL && self.namespace.has_locks(**client)
+        };
+        let mut due: Vec<_> = self.peers.iter().filter(is_due).map(|(client, peer)| (*client, peer)).collect();
+        due.sort_unstable_by_key(|(client, peer)| (peer.told_volume(), *client));
+        due.truncate(TOLD_TOGETHER);
+        due.iter().for_each(|(_, peer)| peer.set_told_volume(now));
+        due.into_iter().map(|(_, peer)| peer.clone()).collect()
     }
 
     /// The client may be called back from now on.

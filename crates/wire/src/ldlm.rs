@@ -196,6 +196,15 @@ message! {
         pub resource: Fid,
     }
 
+    /// LDLM_SET_INFO, server to client: what the header of every reply says of the room for locks, for a client that asks for
+    /// nothing and so gets no reply.
+    pub struct LockVolume {
+        /// The server lock volume.
+        pub volume: u64,
+        /// Locks that all clients together should hold at most.
+        pub limit: u32,
+    }
+
     /// Size and times with what is not written yet.
     pub struct GlimpseReply {
         /// The object as this client sees it.

@@ -88,6 +88,8 @@ opcodes! {
     LdlmCpCallback = 105, "LDLM_CP_CALLBACK";
     /// Server to client: what is the size?
     LdlmGlCallback = 106, "LDLM_GL_CALLBACK";
+    /// Server to client: there is room for so many locks.
+    LdlmSetInfo = 107, "LDLM_SET_INFO";
     /// Connects to the MGS.
     MgsConnect = 250, "MGS_CONNECT";
     /// Disconnects from the MGS.

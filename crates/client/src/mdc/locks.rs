@@ -13,7 +13,7 @@ use nacre_ldlm::LockId;
 use nacre_ldlm::lock_cache::{Given, Giving, LockCache, LruLimits};
 use nacre_ptlrpc::{CallOptions, Recovering, Traffic};
 use nacre_wire::ldlm::inode_bits::LOOKUP;
-use nacre_wire::ldlm::{BlockingCallback, Cancel, Convert, GlimpseCallback, GlimpseReply};
+use nacre_wire::ldlm::{BlockingCallback, Cancel, Convert, GlimpseCallback, GlimpseReply, LockVolume};
 use nacre_wire::mds::Close;
 use nacre_wire::{Lane, Opcode};
 use std::sync::Arc;
@@ -287,5 +287,9 @@ impl LockHolder for Mdc {
 
     fn handle_glimpse(&self, _: &GlimpseCallback) -> Result<GlimpseReply, Errno> {
         Err(Errno::ENOENT)
+    }
+
+    fn handle_lock_volume(&self, volume: &LockVolume) {
+        self.connection.handle_lock_volume(volume);
     }
 }

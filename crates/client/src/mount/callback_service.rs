@@ -8,7 +8,7 @@ use nacre_ptlrpc::{
 use nacre_rt::Rt;
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
-use nacre_wire::ldlm::{BlockingCallback, GlimpseCallback, GlimpseReply};
+use nacre_wire::ldlm::{BlockingCallback, GlimpseCallback, GlimpseReply, LockVolume};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -24,6 +24,9 @@ pub(crate) trait LockHolder: Send + Sync {
 
     /// Attributes of an object that only this client knows. ENOENT if the lock is not held.
     fn handle_glimpse(&self, callback: &GlimpseCallback) -> Result<GlimpseReply, Errno>;
+
+    /// The server has room for so many locks. Those that are too many leave when the unused locks are next looked through.
+    fn handle_lock_volume(&self, volume: &LockVolume);
 }
 
 /// The lock holders of a mount by target.
@@ -66,6 +69,7 @@ struct Handler {
 const TABLE: &[Handler] = &[
     Handler { opcode: Opcode::LdlmBlCallback, from: SERVERS, run: handle_blocking },
     Handler { opcode: Opcode::LdlmGlCallback, from: SERVERS, run: handle_glimpse },
+    Handler { opcode: Opcode::LdlmSetInfo, from: SERVERS, run: handle_lock_volume },
 ];
 const SERVERS: Roles = Roles::MDT.or(Roles::OST);
 
@@ -76,6 +80,11 @@ fn handle_blocking(holder: Arc<dyn LockHolder>, request: &ServerRequest) -> Resu
 
 fn handle_glimpse(holder: Arc<dyn LockHolder>, request: &ServerRequest) -> Result<Response, Errno> {
     Ok(Response::new(&holder.handle_glimpse(&request.decode::<GlimpseCallback>()?)?))
+}
+
+fn handle_lock_volume(holder: Arc<dyn LockHolder>, request: &ServerRequest) -> Result<Response, Errno> {
+    holder.handle_lock_volume(&request.decode::<LockVolume>()?);
+    Ok(Response::new(&()))
 }
 
 /// Handler of the target that a mount serves.

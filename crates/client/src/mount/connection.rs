@@ -4,8 +4,9 @@
 use crate::mount::Mount;
 use nacre_base::steps::Steps;
 use nacre_base::{Errno, TargetKind, TargetName, Time};
-use nacre_ptlrpc::{CallOptions, Import, ImportConfig, ImportState, Recovering, Reply, RpcError};
+use nacre_ptlrpc::{CallOptions, Import, ImportConfig, ImportState, LockPool, Recovering, Reply, RpcError};
 use nacre_wire::connect::{ConnectData, connect_flags};
+use nacre_wire::ldlm::LockVolume;
 use nacre_wire::mgs::TargetEntry;
 use nacre_wire::ost::{BRW_SIZE_DEFAULT, CHECKSUM_CRC32C};
 use nacre_wire::{Field, Lane, Opcode};
@@ -210,7 +211,15 @@ impl Connection {
         self.import.get().map_or((0, 0), |import| import.unstable())
     }
 
-    /// The server lock volume from the latest reply; none if there was none.
+    /// The server says of its own accord how much room it has for locks.
+    pub(crate) fn handle_lock_volume(&self, volume: &LockVolume) {
+        let LockVolume { volume, limit } = *volume;
+        if let Some(import) = self.import.get() {
+            import.set_lock_pool(LockPool { volume, limit });
+        }
+    }
+
+    /// The server lock volume, as the server last said; none if it never did.
     pub(crate) fn lock_volume(&self) -> Option<u64> {
         let pool = self.import.get()?.lock_pool();
         (pool.limit != 0).then_some(pool.volume)

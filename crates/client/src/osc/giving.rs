@@ -14,7 +14,7 @@ use nacre_ldlm::{Extent, LockId, RangeSet};
 use nacre_ptlrpc::{CallOptions, Recovering};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::connect::{ConnectData, connect_flags};
-use nacre_wire::ldlm::{BlockingCallback, Cancel, GlimpseCallback, GlimpseReply, LockMode};
+use nacre_wire::ldlm::{BlockingCallback, Cancel, GlimpseCallback, GlimpseReply, LockMode, LockVolume};
 use nacre_wire::{Lane, Opcode};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -360,6 +360,10 @@ impl LockHolder for Osc {
             osc.start_giving_up(giving);
         }
         Ok(GlimpseReply { attr })
+    }
+
+    fn handle_lock_volume(&self, volume: &LockVolume) {
+        self.connection.handle_lock_volume(volume);
     }
 }
 

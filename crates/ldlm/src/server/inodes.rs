@@ -235,6 +235,11 @@ impl Inodes {
         fids.filter_map(|(_, fid)| self.held(client, *fid).map(|held| (*fid, held.id))).collect()
     }
 
+    /// Returns whether the client has any lock.
+    pub(super) fn has_client(&self, client: ClientId) -> bool {
+        self.of_client.range((client, Fid::ZERO)..).next().is_some_and(|(owner, _)| *owner == client)
+    }
+
     /// Operations that wait.
     pub(super) fn waiting_count(&self) -> usize {
         self.changes.values().filter(|change| change.blockers > 0).count()

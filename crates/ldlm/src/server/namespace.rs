@@ -116,6 +116,16 @@ impl Namespace {
         PoolState { limit: pool.limit(), volume: pool.volume(), plan: pool.plan(), speed: pool.speed() }
     }
 
+    /// Returns whether clients hold more locks than there is room for. Those that get no replies must be told.
+    pub fn is_short_of_room(&self) -> bool {
+        self.pool.is_short(self.counted())
+    }
+
+    /// Returns whether the client holds a lock that it could give back without a program noticing, or waits for an extent.
+    pub fn has_locks(&self, client: ClientId) -> bool {
+        self.ranges.of(client) > 0 || self.inodes.has_client(client)
+    }
+
     /// Handles an enqueue: a client asks for an extent lock or a flock, gives up a flock (mode NL), asks for the lock
     /// that conflicts with one (TEST_LOCK), withdraws a request of its own that waits (WITHDRAW: the reply's handle is
     /// its id), or wants an object's size (GLIMPSE). Locks that the enqueue gives back are removed first.

@@ -79,6 +79,11 @@ impl Pool {
         granted >= self.limit * 2
     }
 
+    /// Returns whether there are more locks than planned, so that the volume falls.
+    pub(super) fn is_short(&self, granted: u64) -> bool {
+        granted > self.plan()
+    }
+
     /// Time of the next recomputation; None while the volume need not change.
     pub(super) fn next(&self, granted: u64) -> Option<Time> {
         let at_rest = self.volume == volume_max(self.limit) && granted < self.plan() / 2;
