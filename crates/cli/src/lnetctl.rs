@@ -19,6 +19,7 @@ const USAGE: &str = "usage: lnetctl net show [-v] [--json]     interfaces, their
        lnetctl route add --net NETWORK --gateway NID [--hop N] [--priority N]
        lnetctl route del --net NETWORK --gateway NID
                                           change the routes of the running processes
+       lnetctl route explain NID [--json] which way a message to a NID goes, why, and what else there is
        lnetctl routing show [--json]      buffers of a router
        lnetctl set routing 0|1            stop or start passing messages on, in processes on several networks
        lnetctl set tiny_buffers|small_buffers|large_buffers N
@@ -46,6 +47,7 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
         ["stats", "show"] => show(as_json, stats()),
         ["export"] => show(as_json, export()),
         ["route", "show"] => route::show_routes(verbose, as_json),
+        ["route", "explain", nid] => route::explain(nid, as_json),
         ["routing", "show"] => route::show_routing(as_json),
         ["set", name, value] => route::set(name, value),
         ["ping", nid] => ping(nid, as_json),

@@ -67,7 +67,7 @@ pub const PARAMS: &[Declared] = &[
         LOV_AND_LMV,
         "activeobd",
         Kind::Gauge,
-        "Targets that the mount knows and that are not deactivated.",
+        "Targets that are neither deactivated nor known not to answer.",
     )
     .metric("active_targets"),
     Declared::text(LOV_AND_LMV, "target_obd", "Their names, and whether they are active."),
@@ -81,6 +81,14 @@ pub const PARAMS: &[Declared] = &[
     Declared::text(MDC, "mds_conn_uuid", "The NID that the MDT is reached at."),
     Declared::kept(OSC, "active", SWITCH, "1", "0 makes every access to the OST fail at once."),
     Declared::kept(MDC, "active", SWITCH, "1", "0 makes every access to the MDT fail at once."),
+    Declared::kept(
+        OSC,
+        "idle_timeout",
+        number(0, 1 << 20),
+        "20",
+        "Time after which a mount leaves an OST on which it holds nothing; 0 for never.",
+    )
+    .in_unit("seconds"),
     Declared::kept(OSC, "checksums", SWITCH, "1", "Turns on checksums of data on the wire."),
     Declared::text(OSC, "checksum_type", "The checksum in use."),
     Declared::kept(OSC, "resend_count", number(0, 1000), "10", "How often damaged data is sent again.")

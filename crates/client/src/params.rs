@@ -16,6 +16,7 @@ use nacre_wire::ost::INLINE_MAX;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Parameters of the mount as a whole.
 pub(crate) fn add_mount(params: &Params, client: &Client) {
@@ -40,7 +41,7 @@ pub(crate) fn add_mount(params: &Params, client: &Client) {
 
     let lov = format!("lov.{fsname}-clilov-{instance}");
     let targets = Arc::downgrade(&client.targets);
-    let active_osts = |t: &Table| t.osts.values().filter(|o| o.connection().is_active()).count();
+    let active_osts = |t: &Table| t.osts.values().filter(|o| !o.connection().is_away()).count();
     add_shown(params, format!("{lov}.numobd"), &targets, |t| t.osts.len());
     add_shown(params, format!("{lov}.activeobd"), &targets, active_osts);
     add_shown(params, format!("{lov}.target_obd"), &targets, |t| target_list(t.osts.values().map(|o| o.connection())));
@@ -53,7 +54,7 @@ pub(crate) fn add_mount(params: &Params, client: &Client) {
 
     let lmv = format!("lmv.{fsname}-clilmv-{instance}");
     add_shown(params, format!("{lmv}.numobd"), &targets, |t| t.mdts.len());
-    let active_mdts = |t: &Table| t.mdts.values().filter(|m| m.connection().is_active()).count();
+    let active_mdts = |t: &Table| t.mdts.values().filter(|m| !m.connection().is_away()).count();
     add_shown(params, format!("{lmv}.activeobd"), &targets, active_mdts);
     add_shown(params, format!("{lmv}.target_obd"), &targets, |t| target_list(t.mdts.values().map(|m| m.connection())));
     params.add(format!("{lmv}.desc_uuid"), fixed(format!("{fsname}-clilmv_UUID")));
@@ -120,6 +121,16 @@ fn add_osc(params: &Params, osc: &Arc<Osc>) {
     params.add_number(format!("{prefix}.resend_count"), osc.resend_count.clone(), 0..=1000);
     params.add_number(format!("{prefix}.max_pages_per_rpc"), osc.max_pages_per_rpc.clone(), 16..=PAGES_PER_RPC_MAX);
     params.add(format!("{prefix}.short_io_bytes"), || INLINE_MAX);
+    let (shown, set) = (Arc::downgrade(osc), Arc::downgrade(osc));
+    let idle_timeout =
+        move || shown.upgrade().map(|o| o.connection().import().idle_timeout().unwrap_or_default().as_secs());
+    let set_idle_timeout = move |text: &str| {
+        let secs = number_in(text, 0..=1 << 20)?;
+        let osc = set.upgrade().ok_or_else(|| "the mount is gone".to_owned())?;
+        osc.connection().import().set_idle_timeout((secs > 0).then(|| Duration::from_secs(secs)));
+        Ok(())
+    };
+    params.add_rw(format!("{prefix}.idle_timeout"), idle_timeout, set_idle_timeout);
     let show = |value: fn(&Osc) -> u64| {
         let osc = Arc::downgrade(osc);
         move || osc.upgrade().map(|o| value(&o))
@@ -257,7 +268,7 @@ fn add_shown<R: Reading>(
 fn target_list<'a>(connections: impl Iterator<Item = &'a Connection>) -> String {
     let mut out = String::new();
     for c in connections {
-        let state = if c.is_active() { "ACTIVE" } else { "INACTIVE" };
+        let state = if c.is_away() { "INACTIVE" } else { "ACTIVE" };
         let _ = writeln!(out, "{}: {}_UUID {state}", c.name().index, c.name());
     }
     out.truncate(out.trim_end().len());

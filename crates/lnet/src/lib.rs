@@ -53,8 +53,8 @@ pub use options::{LnetOptions, TcpOptions};
 pub use params::{PARAMS, Stats};
 pub use places::{Place, Places};
 pub use router::{Level, PoolKind, RouterOptions};
-pub use routes::{HOPS_MAX, ParseRouteError, Route, RouteError};
-pub use routing::{RouteStatus, RoutingStatus};
+pub use routes::{GatewayState, HOPS_MAX, ParseRouteError, Route, RouteError, Rule};
+pub use routing::{Explanation, RouteStatus, RoutingStatus, Way};
 pub use sim::{CreditsReturn, FaultPlan, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats};
 pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Traffic};
 pub use tcp::TcpListen;
@@ -263,6 +263,11 @@ impl Lnet {
     /// The routes in the order in which they were added.
     pub fn routes(&self) -> Vec<RouteStatus> {
         self.0.route_statuses()
+    }
+
+    /// How a message to this NID would leave the node now, and what else there is.
+    pub fn explain(&self, to: Nid) -> Explanation {
+        self.0.explain(to)
     }
 
     /// Makes this node a router. If it was one before and messages are still in transit, only the sizes of its pools change.

@@ -81,17 +81,74 @@ pub const HOPS_MAX: u8 = 4;
 
 /// What the choice needs to know of a gateway that can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct GatewayState {
+pub struct GatewayState {
     /// 0 to 1000.
-    pub(crate) health: u32,
+    pub health: u32,
     /// Nothing has come from it for a while. One that was heard just now is better: the other may have died since, and whoever
     /// sends to it would have to wait until that is noticed.
-    pub(crate) is_silent: bool,
+    pub is_silent: bool,
     /// Bytes given to its driver and not yet done, or waiting.
-    pub(crate) queued_bytes: u64,
-    pub(crate) available_credits: i64,
+    pub queued_bytes: u64,
+    /// Messages that it takes at once.
+    pub available_credits: i64,
     /// Messages given to it so far: the round robin among equals.
-    pub(crate) sequence: u64,
+    pub sequence: u64,
+}
+
+/// What decides between two ways, in the order in which the rules apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// The lower priority number.
+    Priority,
+    /// Fewer routers on the way.
+    Hops,
+    /// The better health.
+    Health,
+    /// The gateway that was heard just now.
+    Heard,
+    /// Fewer bytes that wait.
+    QueuedBytes,
+    /// More credits.
+    Credits,
+    /// The gateway that has got fewer messages.
+    Turn,
+}
+
+impl Rule {
+    /// The rule, for a person.
+    pub fn why(self) -> &'static str {
+        match self {
+            Rule::Priority => "its priority is lower than that of the others",
+            Rule::Hops => "of those with this priority it has the fewest hops",
+            Rule::Health => "of those with as many hops it has the best health",
+            Rule::Heard => "of those with this health it is the one that was heard just now",
+            Rule::QueuedBytes => "of equals it has the fewest bytes waiting",
+            Rule::Credits => "of equals it has the most credits",
+            Rule::Turn => "it is as good as the others, and it is its turn",
+        }
+    }
+}
+
+/// Ways are compared by this: the least is taken.
+type Rank = (u32, u8, Reverse<u32>, bool, u64, Reverse<i64>, u64);
+
+fn rank(route: &Route, gateway: &GatewayState) -> Rank {
+    let GatewayState { health, is_silent, queued_bytes, available_credits, sequence } = *gateway;
+    let (hops, credits) = (route.hops.unwrap_or(1), Reverse(available_credits));
+    (route.priority, hops, Reverse(health), is_silent, queued_bytes, credits, sequence)
+}
+
+/// The first rule by which two ways differ; their turn if none.
+fn deciding(a: &Rank, b: &Rank) -> Rule {
+    let differ = [
+        (Rule::Priority, a.0 != b.0),
+        (Rule::Hops, a.1 != b.1),
+        (Rule::Health, a.2 != b.2),
+        (Rule::Heard, a.3 != b.3),
+        (Rule::QueuedBytes, a.4 != b.4),
+        (Rule::Credits, a.5 != b.5),
+    ];
+    differ.into_iter().find(|(_, differs)| *differs).map_or(Rule::Turn, |(rule, _)| rule)
 }
 
 /// The routes of a node, in the order in which they were added.
@@ -158,12 +215,25 @@ impl Routes {
     ) -> Option<Nid> {
         let ways = self.0.iter().filter(|r| r.network == network && Some(r.gateway) != without);
         let known = ways.filter_map(|route| state(route.gateway).map(|state| (route, state)));
-        let best = known.min_by_key(|(route, gateway)| {
-            let GatewayState { health, is_silent, queued_bytes, available_credits, sequence } = *gateway;
-            let (hops, credits) = (route.hops.unwrap_or(1), Reverse(available_credits));
-            (route.priority, hops, Reverse(health), is_silent, queued_bytes, credits, sequence)
-        });
-        best.map(|(route, _)| route.gateway)
+        known.min_by_key(|(route, gateway)| rank(route, gateway)).map(|(route, _)| route.gateway)
+    }
+
+    /// All routes to a network, the one that [`Routes::choose`] takes first, and why that one; no reason if there is nothing to
+    /// choose.
+    pub(crate) fn explain(
+        &self,
+        network: Network,
+        state: impl Fn(Nid) -> Option<GatewayState>,
+    ) -> (Vec<(Route, Option<GatewayState>)>, Option<Rule>) {
+        let ways = self.0.iter().filter(|r| r.network == network);
+        let mut ways: Vec<_> = ways.map(|route| (*route, state(route.gateway))).collect();
+        let rank_of = |(route, state): &(Route, Option<GatewayState>)| state.map(|state| rank(route, &state));
+        ways.sort_by_key(|way| (way.1.is_none(), rank_of(way)));
+        let why = match (ways.first().and_then(rank_of), ways.get(1).and_then(rank_of)) {
+            (Some(first), Some(second)) => Some(deciding(&first, &second)),
+            _ => None,
+        };
+        (ways, why)
     }
 }
 
@@ -238,8 +308,38 @@ mod tests {
         for (gateway, hops, priority, _) in gateways {
             routes.add(route("o2ib", gateway, hops, priority), &own).unwrap();
             assert_eq!(chosen(&routes), Some(nid(gateway)), "better than all before");
+            let (ways, _) = routes.explain("o2ib".parse().unwrap(), states);
+            assert_eq!(ways[0].0.gateway, nid(gateway), "the explanation says the same");
         }
         assert_eq!(routes.choose("o2ib1".parse().unwrap(), None, states), None);
+    }
+
+    #[test]
+    fn the_explanation_names_the_rule_that_decides() {
+        let own = [nid("10.0.0.1@tcp")];
+        let why = |a: (Option<u8>, u32, GatewayState), b: (Option<u8>, u32, GatewayState)| {
+            let mut routes = Routes::default();
+            routes.add(route("o2ib", "10.0.0.11@tcp", a.0, a.1), &own).unwrap();
+            routes.add(route("o2ib", "10.0.0.12@tcp", b.0, b.1), &own).unwrap();
+            let state = |gateway| Some(if gateway == nid("10.0.0.11@tcp") { a.2 } else { b.2 });
+            let (ways, why) = routes.explain("o2ib".parse().unwrap(), state);
+            assert_eq!(ways[0].0.gateway, nid("10.0.0.12@tcp"));
+            why
+        };
+        let good = (None, 1, GOOD);
+        assert_eq!(why(good, (None, 0, GatewayState { health: 1, ..GOOD })), Some(Rule::Priority));
+        assert_eq!(why((Some(2), 1, GOOD), good), Some(Rule::Hops));
+        assert_eq!(why((None, 1, GatewayState { health: 900, ..GOOD }), good), Some(Rule::Health));
+        assert_eq!(why((None, 1, GatewayState { is_silent: true, ..GOOD }), good), Some(Rule::Heard));
+        assert_eq!(why((None, 1, GatewayState { queued_bytes: 1, ..GOOD }), good), Some(Rule::QueuedBytes));
+        assert_eq!(why((None, 1, GatewayState { available_credits: 1, ..GOOD }), good), Some(Rule::Credits));
+        assert_eq!(why((None, 1, GatewayState { sequence: 1, ..GOOD }), good), Some(Rule::Turn));
+        let mut routes = Routes::default();
+        routes.add(route("o2ib", "10.0.0.11@tcp", None, 0), &own).unwrap();
+        routes.add(route("o2ib", "10.0.0.12@tcp", None, 0), &own).unwrap();
+        let only_second = |gateway| (gateway == nid("10.0.0.12@tcp")).then_some(GOOD);
+        let (ways, why) = routes.explain("o2ib".parse().unwrap(), only_second);
+        assert_eq!((ways[0].0.gateway, ways[1].1, why), (nid("10.0.0.12@tcp"), None, None));
     }
 
     #[test]

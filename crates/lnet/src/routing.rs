@@ -10,7 +10,7 @@ use crate::message::{Header, Kind, Message, Portal};
 use crate::node::{Interface, LnetNode, PING_MATCH_BITS, PUSH_MATCH_BITS};
 use crate::options::PEER_CREDITS_MAX;
 use crate::router::{Held, Level, PoolKind, Router, RouterOptions, Transit};
-use crate::routes::{HOPS_MAX, Route, RouteError, Routes};
+use crate::routes::{GatewayState, HOPS_MAX, Route, RouteError, Routes, Rule};
 use crate::status::bump;
 use nacre_base::{Errno, FxHashMap, Network, Nid, Payload, Time};
 use nacre_rt::Task;
@@ -44,6 +44,30 @@ pub struct RouteStatus {
     pub trouble: Option<&'static str>,
     /// True if the gateway is not on the network itself, as far as is known.
     pub is_multi_hop: bool,
+}
+
+/// How a message to a NID leaves the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Not at all: the NID is this node's own.
+    Here,
+    /// By the node's interface with this NID, because the NID is on the same network.
+    Direct(Nid),
+    /// By this gateway.
+    By(Nid),
+    /// There is none.
+    None,
+}
+
+/// A way, and what else there is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// The way that is taken now.
+    pub way: Way,
+    /// The rule that decided between the two best routes; none if there was nothing to choose.
+    pub rule: Option<Rule>,
+    /// All routes to the network, the best first, with what the choice knows of each gateway; none of one that cannot be used.
+    pub routes: Vec<(RouteStatus, Option<GatewayState>)>,
 }
 
 /// The buffers of a router, as `lnetctl routing show` shows them.
@@ -381,6 +405,29 @@ impl LnetNode {
             *known = gateway;
         }
         Ok((interface, gateway))
+    }
+
+    pub(crate) fn explain(&self, to: Nid) -> Explanation {
+        let simple = |way| Explanation { way, rule: None, routes: Vec::new() };
+        if self.is_local(to) {
+            return simple(Way::Here);
+        }
+        if let Some(interface) = self.interface_to(to) {
+            return simple(Way::Direct(interface.nid));
+        }
+        let Some(routing) = self.routing() else { return simple(Way::None) };
+        let statuses = self.route_statuses();
+        let (routes, gateways, now) = (routing.routes.read(), routing.gateways.lock(), self.rt.now());
+        let (ways, rule) = routes.explain(to.network, |gateway| {
+            let interface = self.interface_to(gateway).filter(|_| gateways.trouble(gateway, to.network).is_none())?;
+            Some(interface.gateway_state(gateway, gateways.is_silent(gateway, now)))
+        });
+        let way =
+            ways.first().filter(|(_, state)| state.is_some()).map_or(Way::None, |(route, _)| Way::By(route.gateway));
+        let with_status = |(route, state): (Route, Option<GatewayState>)| {
+            statuses.iter().find(|status| status.route == route).map(|status| (*status, state))
+        };
+        Explanation { way, rule, routes: ways.into_iter().filter_map(with_status).collect() }
     }
 
     /// Whether `peer`, on the interface `via`, may bring a message that says it is from `source`: its own, or, from a

@@ -30,7 +30,7 @@ use nacre_wire::ost::{Create, CreateReply};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -78,6 +78,8 @@ struct Osp {
     import: Arc<Import>,
     /// Instance of the OST, from the latest configuration.
     instance: AtomicU64,
+    /// True while the MGS says that the OST's node does not answer it.
+    called_silent: AtomicBool,
     /// False while the administrator has deactivated the OST: nothing is requested from it then.
     enabled: watch::Sender<bool>,
     pool: Mutex<Pool>,
@@ -124,7 +126,10 @@ impl Osps {
         self.configured_at.get_or_init(|| self.rt.now());
         for entry in &config.targets {
             match entry.target.parse::<TargetName>() {
-                Ok(name) if name.kind == TargetKind::Ost => self.handle_entry(OstIndex(name.index), entry),
+                Ok(name) if name.kind == TargetKind::Ost => {
+                    self.handle_entry(OstIndex(name.index), entry);
+                    self.handle_silent(OstIndex(name.index), config.silent.contains(&entry.target));
+                }
                 _ => {}
             }
         }
@@ -153,6 +158,19 @@ impl Osps {
             self.rt.spawn(destroys::send_destroys(self.clone(), osp.clone())),
         ];
         osp.tasks.lock().extend(tasks);
+    }
+
+    /// The MGS says whether the OST's node answers it. New files get no objects on one that does not, until it answers the
+    /// MDT itself, which asks at once.
+    fn handle_silent(&self, index: OstIndex, is_silent: bool) {
+        let Some(osp) = self.state.lock().osts.get(&index).cloned() else { return };
+        if osp.called_silent.swap(is_silent, Ordering::Relaxed) == is_silent {
+            return;
+        }
+        if is_silent {
+            self.set_active(index, false);
+        }
+        osp.space_freed.notify_one();
     }
 
     /// Stops giving new files objects on an OST as soon as the connection to it is lost. When the OST answers again, it
@@ -258,6 +276,7 @@ impl Osp {
             index,
             import,
             instance: AtomicU64::new(entry.instance),
+            called_silent: AtomicBool::new(false),
             enabled: watch::Sender::new(true),
             pool: Mutex::default(),
             refusal: Mutex::default(),

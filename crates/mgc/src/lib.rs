@@ -90,11 +90,13 @@ impl Mgc {
 
     /// The current configuration.
     pub async fn config(&self, fsname: &str) -> Result<Config, RpcError> {
-        self.read_config(fsname, 0, Duration::ZERO).await
+        self.read_config(fsname, (0, 0), Duration::ZERO).await
     }
 
-    async fn read_config(&self, fsname: &str, version: u64, wait: Duration) -> Result<Config, RpcError> {
-        let body = ConfigRead { fsname: fsname.to_owned(), version, wait_ms: wait.as_millis() as u32 };
+    /// `known` are the versions of the configuration and of the set of silent targets that are known already.
+    async fn read_config(&self, fsname: &str, known: (u64, u64), wait: Duration) -> Result<Config, RpcError> {
+        let (version, silent_version) = known;
+        let body = ConfigRead { fsname: fsname.to_owned(), version, silent_version, wait_ms: wait.as_millis() as u32 };
         Ok(self.import.call::<Config>(Opcode::MgsConfigRead, &body, CallOptions::default()).await?.body)
     }
 
@@ -117,7 +119,7 @@ impl Mgc {
             let (mgc, fsname) = (mgc.clone(), fsname_asked.clone());
             Box::pin(async move {
                 let import = mgc.upgrade().ok_or(RpcError::Closed)?.import.clone();
-                let body = ConfigRead { fsname, version: 0, wait_ms: 0 };
+                let body = ConfigRead { fsname, ..ConfigRead::default() };
                 let options = CallOptions { deadline: Some(ASK_DEADLINE), ..CallOptions::default() };
                 Ok(import.call::<Config>(Opcode::MgsConfigRead, &body, options).await?.body)
             })
@@ -228,7 +230,7 @@ async fn follow(mgc: std::sync::Weak<Mgc>, node: RpcNode, sender: Arc<watch::Sen
         let earlier = RENEWAL / 4 * (node.rt().random() % 1024) as u32 / 1024;
         let wait = if known.version == 0 { Duration::ZERO } else { RENEWAL - earlier };
         let sent = node.rt().now();
-        let answer = mgc.read_config(&known.fsname, known.version, wait).await;
+        let answer = mgc.read_config(&known.fsname, (known.version, known.silent_version), wait).await;
         if answer.is_ok() {
             node.renew_lease(mgc.client, sent);
         }
@@ -236,7 +238,11 @@ async fn follow(mgc: std::sync::Weak<Mgc>, node: RpcNode, sender: Arc<watch::Sen
             Ok(config) if config.version != known.version => {
                 sender.send_replace(Arc::new(config));
             }
-            Ok(_) if known.version != 0 => {}
+            Ok(Config { silent_version, silent, .. }) if known.version != 0 => {
+                if silent_version != known.silent_version {
+                    sender.send_replace(Arc::new(Config { silent_version, silent, ..Config::clone(&known) }));
+                }
+            }
             Err(RpcError::Closed) => return,
             // There is no configuration yet, or no MGS: ask again later.
             Ok(_) | Err(_) => {

@@ -254,10 +254,24 @@ fn targets(tx: &dyn Transaction, fsname: &str) -> Result<Vec<TargetEntry>, Confi
 
 /// Returns whether a target of this name and storage is known, and `nid` is one of its nodes.
 pub(crate) fn is_listed(tx: &dyn Transaction, uuid: Uuid, name: &str, nid: Nid) -> Result<bool, ConfigError> {
-    let Ok(parsed) = name.parse::<TargetName>() else { return Ok(false) };
-    let Some(value) = tx.get(CONFIG, &key(&["target", &parsed.fsname, name]))? else { return Ok(false) };
-    let (entry, _) = decode_target(name, &value)?;
-    Ok(entry.uuid == uuid && entry.nids.contains(&nid))
+    Ok(entry_of(tx, name)?.is_some_and(|entry| entry.uuid == uuid && entry.nids.contains(&nid)))
+}
+
+/// Of these names of targets, those of which `nid` is a node.
+pub(crate) fn listed_at(tx: &dyn Transaction, names: &[String], nid: Nid) -> Result<Vec<String>, ConfigError> {
+    let mut listed = Vec::new();
+    for name in names {
+        if entry_of(tx, name)?.is_some_and(|entry| entry.nids.contains(&nid)) {
+            listed.push(name.clone());
+        }
+    }
+    Ok(listed)
+}
+
+fn entry_of(tx: &dyn Transaction, name: &str) -> Result<Option<TargetEntry>, ConfigError> {
+    let Ok(parsed) = name.parse::<TargetName>() else { return Ok(None) };
+    let Some(value) = tx.get(CONFIG, &key(&["target", &parsed.fsname, name]))? else { return Ok(None) };
+    Ok(Some(decode_target(name, &value)?.0))
 }
 
 /// Replaces the NIDs of a target that was moved.

@@ -6,7 +6,7 @@ use nacre_base::{Time, Uuid};
 use nacre_lnet::MAX_PAYLOAD;
 use nacre_ptlrpc::LEASE;
 use nacre_wire::mgs::{LeaseQuery, LeaseReply};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The last ends of leases that are kept for servers that ask. A server that was away for more asks for every client.
 const ENDED_MAX: usize = 1 << 15;
@@ -19,6 +19,9 @@ pub(crate) struct Leases {
     /// Clients, each with its export. A client that connects anew has two exports for a moment. The exports themselves are
     /// not asked, because an answer must be of the same moment as the number of ends in it.
     holders: BTreeSet<(Uuid, u64)>,
+    /// Clients that a server has evicted and that are not connected, with the time of the report: when they come, they must hear
+    /// of it.
+    unaware: BTreeMap<Uuid, Time>,
     /// Clients whose leases ended, oldest first.
     ended: VecDeque<Uuid>,
     /// Number of all leases that ended.
@@ -28,12 +31,35 @@ pub(crate) struct Leases {
 impl Leases {
     /// The leases of the start `epoch`, which began at `now`.
     pub(crate) fn new(epoch: u64, now: Time) -> Leases {
-        Leases { epoch, began: now, holders: BTreeSet::new(), ended: VecDeque::new(), ended_upto: 0 }
+        let (holders, unaware, ended) = Default::default();
+        Leases { epoch, began: now, holders, unaware, ended, ended_upto: 0 }
     }
 
     /// The client has connected over this export.
     pub(crate) fn begin(&mut self, client: Uuid, export: u64) {
         self.holders.insert((client, export));
+    }
+
+    /// The client asks for news. Returns whether its lease must end now, because it does not know yet that a server has
+    /// evicted it.
+    #[must_use]
+    pub(crate) fn handle_asking(&mut self, client: Uuid) -> bool {
+        self.unaware.remove(&client).is_some()
+    }
+
+    /// A server has evicted this client. Returns whether the client has a lease, which must end. If it has none, perhaps because
+    /// it has not found this start of the MGS yet, it will hear of it when it comes.
+    #[must_use]
+    pub(crate) fn handle_evicted(&mut self, client: Uuid, now: Time) -> bool {
+        let is_held = self.is_held(client);
+        if !is_held {
+            // Whoever comes later than that pings its servers anyway, because it could not renew its lease.
+            self.unaware.retain(|_, at| now.since(*at) < LEASE);
+            if self.unaware.len() < ENDED_MAX {
+                self.unaware.insert(client, now);
+            }
+        }
+        is_held
     }
 
     /// The export is gone. Returns whether the client's lease ends with it.
@@ -128,6 +154,18 @@ mod tests {
         leases.end(CLIENT(2), 2);
         assert_eq!(leases.answer(&ask(1, &[]), LATE).ended, [CLIENT(2)]);
         assert!(leases.answer(&ask(99, &[]), LATE).ended.is_empty(), "nobody can have heard of so many");
+    }
+
+    /// Otherwise an idle client that was evicted before it found the new MGS would never hear of it.
+    #[test]
+    fn an_evicted_client_that_is_not_there_hears_of_it_when_it_comes() {
+        let mut leases = three();
+        assert!(leases.handle_evicted(CLIENT(1), LATE), "it is there");
+        assert!(!leases.handle_evicted(CLIENT(4), LATE) && !leases.handle_evicted(CLIENT(5), LATE));
+        assert!(leases.handle_asking(CLIENT(4)));
+        assert!(!leases.handle_asking(CLIENT(4)), "once");
+        assert!(!leases.handle_evicted(CLIENT(6), LATE + LEASE));
+        assert!(!leases.handle_asking(CLIENT(5)), "it has pinged its servers meanwhile");
     }
 
     /// Clients that have not come back to a new MGS are not dead.

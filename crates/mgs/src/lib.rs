@@ -2,6 +2,7 @@
 //! data passes through it, and a file system in use keeps working while its MGS is away.
 
 mod config;
+mod heartbeats;
 mod leases;
 mod params;
 
@@ -9,13 +10,15 @@ pub use config::ConfigError;
 pub use params::PARAMS;
 
 use config::From;
+use heartbeats::Heartbeats;
 use leases::Leases;
 
 use async_trait::async_trait;
 use nacre_base::param::value::{Drawn, Fields, Value};
-use nacre_base::{Errno, TargetName, Time, Uuid};
+use nacre_base::{Errno, Nid, TargetName, Time, Uuid};
 use nacre_osd::{Osd, Table, Transaction};
 use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
+use nacre_rt::Rt;
 use nacre_tgt::{Access, Handler, Service, Statistics, Target, TargetConfig, TargetError, line};
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectRequest};
@@ -25,10 +28,10 @@ use nacre_wire::mgs::{
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// The tables to open an MGT's storage with.
 pub const TABLES: &[Table] = &[config::CONFIG, TARGET_TABLES[0], TARGET_TABLES[1], TARGET_TABLES[2]];
@@ -50,6 +53,9 @@ pub struct Mgs {
     leases: Arc<Mutex<Leases>>,
     /// Number of changes of the leases; wakes requests that wait for the next one.
     ended: watch::Sender<u64>,
+    heartbeats: Arc<Mutex<Heartbeats>>,
+    /// Wakes the task that looks for silent nodes, because there is a new one.
+    has_new_node: Notify,
     /// True once no request may be kept waiting.
     stopping: AtomicBool,
     served: Mutex<Option<ServedTarget>>,
@@ -60,12 +66,15 @@ impl Mgs {
     pub async fn start(node: &RpcNode, osd: Arc<dyn Osd>, config: TargetConfig) -> Result<Arc<Mgs>, TargetError> {
         let target = Target::open(node, osd, config).await?;
         let leases = Arc::new(Mutex::new(Leases::new(target.instance(), node.rt().now())));
+        let heartbeats = Arc::new(Mutex::new(Heartbeats::new(target.instance())));
         let mgs = Arc::new(Mgs {
             target,
             changed: watch::channel(0).0,
             live: Arc::default(),
             leases,
             ended: watch::channel(0).0,
+            heartbeats,
+            has_new_node: Notify::new(),
             stopping: AtomicBool::new(false),
             served: Mutex::default(),
         });
@@ -80,7 +89,11 @@ impl Mgs {
         mgs.target.params().add_family(prefix, "", move || live.lock().clone().into_iter().collect());
         let leases = mgs.leases.clone();
         mgs.target.params().add(format!("{}leases_ended", mgs.target.param_prefix()), move || leases.lock().ended());
+        let heartbeats = mgs.heartbeats.clone();
+        let silent = move || heartbeats.lock().silent(None).cloned().collect::<Vec<_>>().join("\n");
+        mgs.target.params().add(format!("{}silent_targets", mgs.target.param_prefix()), silent);
         *mgs.served.lock() = Some(nacre_tgt::serve(&mgs).await?);
+        drop(node.rt().spawn(look_for_silent(Arc::downgrade(&mgs), node.rt().clone())));
         Ok(mgs)
     }
 
@@ -89,6 +102,7 @@ impl Mgs {
         self.stopping.store(true, Ordering::Release);
         self.changed.send_modify(|n| *n += 1);
         self.ended.send_modify(|n| *n += 1);
+        self.has_new_node.notify_one();
         let served = self.served.lock().take();
         if let Some(served) = served {
             served.stop().await;
@@ -124,6 +138,30 @@ impl Mgs {
         let Some(export) = self.served.lock().as_ref().and_then(|served| served.export_of(client)) else { return };
         let node = self.target.node().clone();
         drop(self.target.rt().spawn(async move { node.evict(&export).await }));
+    }
+
+    /// A node has said which targets it serves. Clients hear of those that were silent.
+    async fn handle_heartbeat(&self, nid: Nid, query: &LeaseQuery, next: Duration) -> Result<(), Errno> {
+        if query.serves.is_empty() {
+            return Ok(());
+        }
+        let operation = self.target.begin().await?;
+        let listed = config::listed_at(&*operation, &query.serves, nid).map_err(logged)?;
+        drop(operation);
+        let now = self.target.rt().now();
+        let (heard, next_before, next) = {
+            let mut all = self.heartbeats.lock();
+            let before = all.next();
+            (all.handle_named(nid, &listed, next, now), before, all.next())
+        };
+        if next < next_before {
+            self.has_new_node.notify_one();
+        }
+        if !heard.is_empty() {
+            tracing::info!("{} at {nid} is heard again", heard.join(", "));
+            self.changed.send_modify(|n| *n += 1);
+        }
+        Ok(())
     }
 
     /// Waits until there may be news for a request, or its time is over: both lead to another look.
@@ -237,20 +275,58 @@ impl Service for Mgs {
     }
 }
 
-/// Answers when the configuration is newer than the client's, or when the client does not want to wait longer.
+/// Answers when the configuration is newer than the client's, when other targets are silent, or when the client does not want
+/// to wait longer.
 async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
     let asked: ConfigRead = request.decode()?;
+    if mgs.leases.lock().handle_asking(request.export.client) {
+        mgs.end_lease(request.export.client);
+    }
     let mut changed = mgs.changed.subscribe();
     let wait = Duration::from_millis(asked.wait_ms.into()).min(WATCH_MAX);
     let deadline = mgs.target.rt().now() + wait;
     loop {
         changed.mark_unchanged();
-        let config = mgs.read(&asked.fsname).await?;
+        let mut config = mgs.read(&asked.fsname).await?;
+        {
+            let heartbeats = mgs.heartbeats.lock();
+            config.silent_version = heartbeats.version();
+            config.silent = heartbeats.silent(Some(&asked.fsname)).cloned().collect();
+        }
         let enough = mgs.stopping.load(Ordering::Acquire) || mgs.target.rt().now() >= deadline;
-        if config.version > asked.version || enough {
+        if config.version > asked.version || config.silent_version != asked.silent_version || enough {
+            if config.version == asked.version {
+                (config.targets, config.params) = Default::default();
+            }
             return Ok(Response::new(&config));
         }
         mgs.wait_for_news(&request, &mut changed, deadline).await?;
+    }
+}
+
+/// Asks nodes that are late to say that they live whether they do, and tells all clients of those that do not answer.
+async fn look_for_silent(mgs: Weak<Mgs>, rt: Rt) {
+    loop {
+        let Some(this) = mgs.upgrade().filter(|mgs| !mgs.stopping.load(Ordering::Acquire)) else { return };
+        let (late, next) = {
+            let mut all = this.heartbeats.lock();
+            (all.handle_time(rt.now()), all.next())
+        };
+        for nid in late {
+            let (mgs, rt) = (this.clone(), rt.clone());
+            drop(this.target.rt().spawn(async move {
+                let answer = mgs.target.node().lnet().ping(nid, heartbeats::ANSWER_WITHIN).await;
+                let silent = mgs.heartbeats.lock().handle_asked(nid, answer.is_ok(), rt.now());
+                if answer.is_ok() {
+                    mgs.has_new_node.notify_one();
+                }
+                if !silent.is_empty() {
+                    tracing::info!("{} at {nid} does not answer", silent.join(", "));
+                    mgs.changed.send_modify(|n| *n += 1);
+                }
+            }));
+        }
+        let _ = rt.timeout_at(next, this.has_new_node.notified()).await;
     }
 }
 
@@ -269,10 +345,14 @@ async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
         return Err(Errno::EPERM);
     }
     for client in query.evicted.iter().take(LeaseQuery::ASKED_MAX) {
-        mgs.end_lease(*client);
+        if mgs.leases.lock().handle_evicted(*client, rt.now()) {
+            mgs.end_lease(*client);
+        }
     }
+    let wait = Duration::from_millis(query.wait_ms.into()).min(WATCH_MAX);
+    mgs.handle_heartbeat(request.identity.nid, &query, wait).await?;
     let mut ended = mgs.ended.subscribe();
-    let deadline = rt.now() + Duration::from_millis(query.wait_ms.into()).min(WATCH_MAX);
+    let deadline = rt.now() + wait;
     loop {
         ended.mark_unchanged();
         let enough = mgs.stopping.load(Ordering::Acquire) || rt.now() >= deadline;

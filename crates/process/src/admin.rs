@@ -54,6 +54,11 @@ pub enum Request {
     Stats,
     /// Routes, as `lnetctl route show -v` prints them.
     Routes,
+    /// How a message to a NID would leave the process, as `lnetctl route explain` prints it.
+    ExplainRoute {
+        /// The NID.
+        nid: String,
+    },
     /// Adds a route in Lustre's form: `NETWORK [HOPS][:PRIORITY] GATEWAY`.
     AddRoute { route: String },
     /// Removes a route.
@@ -192,6 +197,7 @@ async fn answer(Served { node, set_values, metrics }: &Served, request: Request)
         Request::Peers => Answer::Value(crate::lnet_status::describe_peers(node.lnet())),
         Request::Stats => Answer::Value(crate::lnet_status::describe_stats(node.lnet())),
         Request::Routes => Answer::Value(routing::describe_routes(node)),
+        Request::ExplainRoute { nid } => routing::explain_route(node, &nid),
         Request::AddRoute { route } => routing::add_route(node, &route),
         Request::RemoveRoute { network, gateway } => routing::remove_route(node, &network, &gateway),
         Request::Routing => Answer::Value(routing::describe_routing(node)),

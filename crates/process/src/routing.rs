@@ -2,7 +2,7 @@
 
 use crate::admin::Answer;
 use nacre_base::{Errno, Network, Nid};
-use nacre_lnet::{Level, PoolKind, Route, RouteError, RouterOptions};
+use nacre_lnet::{Explanation, GatewayState, Level, PoolKind, Route, RouteError, RouterOptions, Way};
 use nacre_node::Node;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -20,21 +20,54 @@ pub struct Buffers {
 
 /// The routes of the node, as `lnetctl route show -v` prints them.
 pub(crate) fn describe_routes(node: &Node) -> Value {
-    let describe = |status: &nacre_lnet::RouteStatus| {
-        let Route { network, gateway, hops, priority } = status.route;
-        let mut m = Map::new();
-        m.insert("net".into(), json!(network.to_string()));
-        m.insert("gateway".into(), json!(gateway.to_string()));
-        m.insert("hop".into(), hops.map_or_else(|| json!(-1), |hops| json!(hops)));
-        m.insert("priority".into(), json!(priority));
-        m.insert("state".into(), json!(if status.up { "up" } else { "down" }));
-        m.insert("type".into(), json!(if status.is_multi_hop { "multi-hop" } else { "single-hop" }));
-        if let Some(trouble) = status.trouble {
-            m.insert("reason".into(), json!(trouble));
+    Value::Array(node.lnet().routes().iter().map(|status| Value::Object(describe_route(status))).collect())
+}
+
+fn describe_route(status: &nacre_lnet::RouteStatus) -> Map<String, Value> {
+    let Route { network, gateway, hops, priority } = status.route;
+    let mut m = Map::new();
+    m.insert("net".into(), json!(network.to_string()));
+    m.insert("gateway".into(), json!(gateway.to_string()));
+    m.insert("hop".into(), hops.map_or_else(|| json!(-1), |hops| json!(hops)));
+    m.insert("priority".into(), json!(priority));
+    m.insert("state".into(), json!(if status.up { "up" } else { "down" }));
+    m.insert("type".into(), json!(if status.is_multi_hop { "multi-hop" } else { "single-hop" }));
+    if let Some(trouble) = status.trouble {
+        m.insert("reason".into(), json!(trouble));
+    }
+    m
+}
+
+/// How a message to a NID would leave the node now, as `lnetctl route explain` prints it.
+pub(crate) fn explain_route(node: &Node, nid: &str) -> Answer {
+    let nid: Nid = match nid.parse() {
+        Ok(nid) => nid,
+        Err(e) => return Answer::errno(Errno::EINVAL, e),
+    };
+    let Explanation { way, rule, routes } = node.lnet().explain(nid);
+    let (by, why) = match way {
+        Way::Here => ("not at all".to_owned(), "it is this node's own"),
+        Way::Direct(interface) => (format!("directly from {interface}"), "the node is on this network"),
+        Way::By(gateway) => {
+            (format!("by gateway {gateway}"), rule.map_or("it is the only way that is up", |rule| rule.why()))
+        }
+        Way::None if routes.is_empty() => ("no way".to_owned(), "there is no route to the network"),
+        Way::None => ("no way".to_owned(), "no route to the network is up"),
+    };
+    let describe = |(status, state): &(nacre_lnet::RouteStatus, Option<GatewayState>)| {
+        let mut m = describe_route(status);
+        if let Some(state) = state {
+            m.insert("health value".into(), json!(state.health));
+            m.insert("heard just now".into(), json!(!state.is_silent));
+            m.insert("queued bytes".into(), json!(state.queued_bytes));
+            m.insert("available credits".into(), json!(state.available_credits));
+            m.insert("messages".into(), json!(state.sequence));
         }
         Value::Object(m)
     };
-    Value::Array(node.lnet().routes().iter().map(describe).collect())
+    let routes: Vec<Value> = routes.iter().map(describe).collect();
+    Answer::Value(json!({"node": node.lnet().nids().first().map(Nid::to_string), "nid": nid.to_string(), "way": by,
+        "why": why, "routes": routes}))
 }
 
 /// The buffers of the node, as `lnetctl routing show` prints them; null if it never was a router.

@@ -233,7 +233,10 @@ impl NodeShared {
     pub(crate) async fn handle_disconnect(self: Arc<Self>, export: Arc<Export>, header: RpcHeader) {
         let reply_to = export.handle_executed(header.xid, None);
         self.close_export(&export, "it disconnected").await;
-        let answer = RpcHeader { lane: header.lane, opcode: header.opcode, xid: header.xid, ..RpcHeader::default() };
+        // Otherwise the next recovery could wait for a client that has left, and does not come.
+        let status = export.entry.handler.settle().await.map_or_else(|e| -e.0, |()| 0);
+        let (lane, opcode, xid) = (header.lane, header.opcode, header.xid);
+        let answer = RpcHeader { lane, opcode, xid, status, ..RpcHeader::default() };
         self.post(reply_to, encode(RpcKind::Reply, &answer, &[], Payload::new()));
     }
 

@@ -74,6 +74,7 @@ pub(crate) struct ImportShared {
     pub(crate) evicted_hooks: Mutex<Vec<Hook>>,
     pub(crate) restarted_hooks: Mutex<Vec<Hook>>,
     lost_hooks: Mutex<Vec<Hook>>,
+    rested_hooks: Mutex<Vec<Hook>>,
     pub(crate) recover_hooks: Mutex<Vec<RecoverHook>>,
     pub(crate) ask_hook: OnceLock<ConnectHook>,
     pub(crate) connected_hook: OnceLock<ConnectedHook>,
@@ -103,6 +104,8 @@ pub(crate) struct State {
     /// True if the server is pinged while the import is idle.
     keep_alive: bool,
     told_of_restarts: bool,
+    /// An import without anything to do is disconnected after this time; none if it stays connected.
+    idle_timeout: Option<Duration>,
     /// Error with which the server refused the latest connect, although a later one may succeed.
     pub(crate) turned_down: Option<Errno>,
     last_sent: Time,
@@ -134,6 +137,13 @@ impl State {
         let only_holding = matches!(node.liveness.pings(), Pings::Holding | Pings::Lease);
         let holds = self.keep_alive || !self.told_of_restarts || !only_holding;
         self.replays.len() > 0 || holds && !node.liveness.is_suppressed()
+    }
+
+    /// When the import is disconnected if nothing is sent before: it has no calls, and keeps nothing at the server.
+    fn next_rest(&self) -> Option<Time> {
+        let timeout = self.idle_timeout.filter(|_| self.machine.state() == ImportState::Full)?;
+        let keeps = self.keep_alive || self.replays.len() > 0 || !self.calls.is_empty();
+        (!keeps).then(|| self.last_sent.max(self.last_reply.unwrap_or(Time::ZERO)) + timeout)
     }
 
     /// When the server is pinged if nothing is sent to it before.
@@ -186,6 +196,7 @@ impl Import {
             network: Estimator::default(),
             connecting: false,
             keep_alive: false,
+            idle_timeout: None,
             told_of_restarts: true,
             turned_down: None,
             last_sent: now,
@@ -204,6 +215,7 @@ impl Import {
             evicted_hooks: Mutex::default(),
             restarted_hooks: Mutex::default(),
             lost_hooks: Mutex::default(),
+            rested_hooks: Mutex::default(),
             recover_hooks: Mutex::default(),
             ask_hook: OnceLock::new(),
             connected_hook: OnceLock::new(),
@@ -270,6 +282,30 @@ impl Import {
     pub fn set_keep_alive(&self, on: bool) {
         self.0.state.lock().keep_alive = on;
         self.0.arm_ping();
+    }
+
+    /// Sets after what time the import is disconnected if it has nothing to do and its client keeps nothing at the server
+    /// ([`Import::set_keep_alive`]); none for never.
+    pub fn set_idle_timeout(&self, timeout: Option<Duration>) {
+        let next = {
+            let mut s = self.0.state.lock();
+            s.idle_timeout = timeout;
+            s.next_rest()
+        };
+        if let Some(at) = next {
+            self.0.node.timer.arm(at);
+        }
+    }
+
+    /// The time of [`Import::set_idle_timeout`].
+    pub fn idle_timeout(&self) -> Option<Duration> {
+        self.0.state.lock().idle_timeout
+    }
+
+    /// Adds a hook that runs when the server has forgotten the client because the import had nothing to do, before it connects
+    /// again. The hook must not wait.
+    pub fn on_rested(&self, f: impl Fn() + Send + Sync + 'static) {
+        self.0.rested_hooks.lock().push(Arc::new(f));
     }
 
     /// Pings the target now if the client holds something there, because the target may have evicted it.
@@ -529,9 +565,16 @@ impl ImportShared {
     pub(crate) fn handle_time(self: &Arc<Self>, now: Time) -> (Time, bool) {
         let mut s = self.state.lock();
         let mut is_ping_due = false;
+        let rests_at = s.next_rest().filter(|_| !s.connecting).unwrap_or(Time::FAR_FUTURE);
+        if rests_at <= now {
+            s.connecting = true;
+            drop(s);
+            drop(self.node.rt.spawn(self.clone().rest()));
+            return (Time::FAR_FUTURE, false);
+        }
         let connection = s.machine.recovery_connection().map(|c| c.connection);
         let expired = s.calls.handle_time(now, connection);
-        let mut next = expired.next;
+        let mut next = expired.next.min(rests_at);
         if connection.is_some()
             && let Some(mut at) = s.next_ping(self)
         {
@@ -579,16 +622,44 @@ impl ImportShared {
         let connection = self.state.lock().machine.recovery_connection();
         // Closed first, so that calls that still wait do not connect again when the server closes the export.
         self.close();
-        if let Some(c) = connection {
-            let opcode = match self.config.kind {
-                TargetKind::Mgt => Opcode::MgsDisconnect,
-                TargetKind::Mdt => Opcode::MdsDisconnect,
-                TargetKind::Ost => Opcode::OstDisconnect,
-            };
-            let give_up = self.node.rt.now() + DISCONNECT_TIMEOUT;
-            let header = RpcHeader { export: c.export, connection_count: c.connection, ..RpcHeader::default() };
-            let _ = self.control_call(c.nid, opcode, header, Bytes::new(), give_up).await;
+        if let Some(connection) = connection {
+            self.say_goodbye(connection).await;
         }
+    }
+
+    /// Tells the server to forget this client. Returns whether it has answered that it did, durably.
+    async fn say_goodbye(self: &Arc<Self>, c: Connection) -> bool {
+        let opcode = match self.config.kind {
+            TargetKind::Mgt => Opcode::MgsDisconnect,
+            TargetKind::Mdt => Opcode::MdsDisconnect,
+            TargetKind::Ost => Opcode::OstDisconnect,
+        };
+        let give_up = self.node.rt.now() + DISCONNECT_TIMEOUT;
+        let header = RpcHeader { export: c.export, connection_count: c.connection, ..RpcHeader::default() };
+        let answer = self.control_call(c.nid, opcode, header, Bytes::new(), give_up).await;
+        answer.is_ok_and(|reply| Errno::from_status(reply.header.status).is_ok())
+    }
+
+    /// Disconnects because there is nothing to do. `connecting` is set, so that calls that come meanwhile wait until the server
+    /// has forgotten the client: their connect must not overtake the goodbye.
+    async fn rest(self: Arc<Self>) {
+        let connection = {
+            let mut s = self.state.lock();
+            assert!(s.connecting, "{}: rests, and may connect meanwhile", self.config.label);
+            // Something may have come since.
+            let is_due = s.next_rest().is_some_and(|at| at <= self.node.rt.now());
+            if is_due { s.machine.rest(self.node.rt.now()) } else { None }
+        };
+        if let Some(connection) = connection {
+            tracing::debug!("{}: disconnects, because there is nothing to do", self.config.label);
+            let answered = self.say_goodbye(connection).await;
+            self.state.lock().machine.handle_left(self.node.rt.now(), answered);
+            if answered {
+                self.rested_hooks.lock().clone().iter().for_each(|hook| hook());
+            }
+        }
+        self.state.lock().connecting = false;
+        self.connect_if_wanted();
     }
 
     /// Sends a control request, such as a connect, to a NID, once, whatever the state of the import.

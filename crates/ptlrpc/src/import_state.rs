@@ -29,7 +29,7 @@ pub enum ImportState {
     Full,
     /// The server has evicted this client.
     Evicted,
-    /// Reserved: disconnected because there is nothing to do.
+    /// Disconnected because there is nothing to do. The next call connects again.
     Idle,
 }
 
@@ -71,12 +71,14 @@ enum Event {
     Advanced,
     /// The connection is lost.
     Lost,
+    /// Nothing was to be done for long, and the server is told to forget the client.
+    Rested,
     /// The import is disconnected for good.
     Closed,
 }
 
 const STEPS: Steps<ImportState, Event> = {
-    use ImportState::{Closed, Connecting, Discon, Evicted, Full, New, Recover, Replay, ReplayLocks, ReplayWait};
+    use ImportState::{Closed, Connecting, Discon, Evicted, Full, Idle, New, Recover, Replay, ReplayLocks, ReplayWait};
     Steps(&[
         (New, Event::ConnectSent, Connecting),
         (New, Event::Closed, Closed),
@@ -102,7 +104,11 @@ const STEPS: Steps<ImportState, Event> = {
         (Recover, Event::Advanced, Full),
         (Recover, Event::Closed, Closed),
         (Full, Event::Lost, Discon),
+        (Full, Event::Rested, Idle),
         (Full, Event::Closed, Closed),
+        (Idle, Event::ConnectSent, Connecting),
+        (Idle, Event::Lost, Discon),
+        (Idle, Event::Closed, Closed),
     ])
 };
 
@@ -171,6 +177,8 @@ pub(crate) struct ImportMachine {
     generation: u32,
     /// Reply to the last successful connect.
     accepted: Option<Accepted>,
+    /// The server was told that the client leaves, and has not answered.
+    leaves: bool,
     /// Connects that failed since the last success.
     failures: u32,
     /// Number of the latest failures that were refusals by a target in recovery.
@@ -206,6 +214,7 @@ impl ImportMachine {
             connection: 0,
             generation: 0,
             accepted: None,
+            leaves: false,
             failures: 0,
             turned_away: 0,
             connects: 0,
@@ -281,7 +290,7 @@ impl ImportMachine {
 
     /// Returns whether the import should connect and has not begun to.
     pub(crate) fn wants_connect(&self) -> bool {
-        matches!(self.state, ImportState::New | ImportState::Discon)
+        matches!(self.state, ImportState::New | ImportState::Discon | ImportState::Idle)
     }
 
     /// Returns whether every NID was tried without success.
@@ -321,13 +330,15 @@ impl ImportMachine {
         let outcome = match self.accepted {
             _ if new.recovering => Outcome::Recovering,
             None => Outcome::First,
+            // It has heard that the client leaves, but its answer was lost.
+            Some(old) if self.leaves && !(new.reconnect && new.export == old.export) => Outcome::First,
             Some(old) if new.reconnect && new.export == old.export => Outcome::Reconnected,
             // Storage that was formatted again under the old name does not know this client either.
             Some(old) if new.target_uuid != old.target_uuid || new.instance == old.instance => Outcome::Evicted,
             Some(_) if new.remembers => Outcome::Evicted,
             Some(_) => Outcome::Restarted,
         };
-        self.accepted = Some(new);
+        (self.accepted, self.leaves) = (Some(new), false);
         (self.failures, self.turned_away) = (0, 0);
         self.connects += 1;
         self.generation += u32::from(outcome == Outcome::Evicted);
@@ -395,6 +406,25 @@ impl ImportMachine {
             self.step(now, Event::Lost);
         }
         lost
+    }
+
+    /// There is nothing to do: gives up the connection, which is returned so that the server can be told.
+    pub(crate) fn rest(&mut self, now: Time) -> Option<Connection> {
+        let connection = self.connection()?;
+        self.step(now, Event::Rested);
+        self.leaves = true;
+        Some(connection)
+    }
+
+    /// The server was told that the client leaves. If it has `answered`, the client has no state there any longer, and its next
+    /// connect is like the first. Otherwise the server may wait for the client in its next recovery: the client connects again.
+    pub(crate) fn handle_left(&mut self, now: Time, answered: bool) {
+        match (self.state, answered) {
+            (ImportState::Idle, true) => (self.accepted, self.leaves) = (None, false),
+            (ImportState::Idle, false) => self.step(now, Event::Lost),
+            // Closed meanwhile.
+            _ => {}
+        }
     }
 
     /// Sets the NIDs where the target may be served.

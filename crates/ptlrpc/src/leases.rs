@@ -26,8 +26,8 @@ const _: () = assert!(
     "servers hear of a client again before its lease can have ended"
 );
 
-/// Longest time that the question for news waits at the MGS.
-const NEWS_WAIT: Duration = Duration::from_secs(60);
+/// Longest time that the question for news waits at the MGS, on a node without a heartbeat.
+pub(crate) const NEWS_WAIT: Duration = Duration::from_secs(60);
 /// Pause after a question that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -51,7 +51,7 @@ struct Known {
 impl Known {
     fn query(&self, asked: Vec<Uuid>, wait: Duration) -> LeaseQuery {
         let wait_ms = wait.as_millis() as u32;
-        LeaseQuery { epoch: self.epoch, heard: self.heard, asked, evicted: Vec::new(), wait_ms }
+        LeaseQuery { epoch: self.epoch, heard: self.heard, asked, wait_ms, ..LeaseQuery::default() }
     }
 
     /// The MGS has answered; answers may come in another order than they were given.
@@ -171,8 +171,11 @@ impl Drop for LeasesFollowed {
     }
 }
 
+/// What this node's questions for news say of it: the targets that it serves, and how long a question may wait.
+pub(crate) type Heartbeat = Arc<dyn Fn() -> (Vec<String>, Duration) + Send + Sync>;
+
 /// Keeps `leases` current by `ask`, until the returned value is dropped.
-pub(crate) fn follow(leases: &Arc<Leases>, rt: &Rt, ask: AskLeases) -> LeasesFollowed {
+pub(crate) fn follow(leases: &Arc<Leases>, rt: &Rt, ask: AskLeases, heartbeat: Heartbeat) -> LeasesFollowed {
     let way = leases.next_way.fetch_add(1, Ordering::Relaxed);
     let is_first = {
         let mut ways = leases.ways.lock();
@@ -180,18 +183,19 @@ pub(crate) fn follow(leases: &Arc<Leases>, rt: &Rt, ask: AskLeases) -> LeasesFol
         ways.len() == 1
     };
     if is_first {
-        drop(rt.spawn(hear(Arc::downgrade(leases), rt.clone())));
+        drop(rt.spawn(hear(Arc::downgrade(leases), rt.clone(), heartbeat)));
     }
     LeasesFollowed { leases: leases.clone(), way }
 }
 
 /// Asks for news again and again: one task for each node, which goes on by another way when the first one ends.
-async fn hear(leases: Weak<Leases>, rt: Rt) {
+async fn hear(leases: Weak<Leases>, rt: Rt, heartbeat: Heartbeat) {
     loop {
         let Some((way, ask, query)) = leases.upgrade().and_then(|leases| {
             let (way, ask) = leases.way()?;
-            let query = leases.known.lock().query(Vec::new(), NEWS_WAIT);
-            Some((way, ask, query))
+            let (serves, wait) = heartbeat();
+            let query = leases.known.lock().query(Vec::new(), wait);
+            Some((way, ask, LeaseQuery { serves, ..query }))
         }) else {
             return;
         };

@@ -49,6 +49,11 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(25);
 /// The longest interval: a server takes longer silence of all its clients for an outage of its own.
 pub(crate) const PING_INTERVAL_MAX: Duration = Duration::from_secs(75);
 
+/// Default of `heartbeat`: with it a server that dies is known in less than three seconds.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// The longest one.
+pub(crate) const HEARTBEAT_MAX: Duration = Duration::from_secs(60);
+
 /// A client that could not renew its lease for this long pings its servers, long before they could think that it is dead.
 pub(crate) const RENEWAL_LOST: Duration = Duration::from_secs(60);
 
@@ -61,6 +66,8 @@ pub(crate) struct Liveness {
     pings: AtomicU8,
     timing: AtomicU8,
     interval_secs: AtomicU64,
+    /// Time after which a node with targets says to the MGS again that it lives; 0: with each question for news only.
+    heartbeat_secs: AtomicU64,
     /// 1 if nobody pings, and nobody is suspected for being silent.
     suppressed: AtomicBool,
     /// When the setting was changed last. Nothing is due for having been idle before.
@@ -73,6 +80,7 @@ impl Default for Liveness {
             pings: AtomicU8::new(Pings::Lease as u8),
             timing: AtomicU8::new(Timing::Idle as u8),
             interval_secs: AtomicU64::new(PING_INTERVAL.as_secs()),
+            heartbeat_secs: AtomicU64::new(HEARTBEAT.as_secs()),
             suppressed: AtomicBool::new(false),
             since: AtomicU64::new(0),
         }
@@ -87,6 +95,12 @@ impl Liveness {
     /// True if idle imports never ping, and silent clients are not looked for.
     pub(crate) fn is_suppressed(&self) -> bool {
         self.suppressed.load(Ordering::Relaxed)
+    }
+
+    /// Time after which a node with targets says to the MGS again that it lives; none if it does so only when it asks for news.
+    pub(crate) fn heartbeat(&self) -> Option<Duration> {
+        let secs = self.heartbeat_secs.load(Ordering::Relaxed);
+        (secs > 0).then_some(Duration::from_secs(secs))
     }
 
     /// When an import that sent something last at `last_sent` pings. `wall` is the wall clock's time at `now`, in
@@ -126,6 +140,11 @@ impl Liveness {
         self.list(params, "liveness", &changed, |l| word(PINGS, &l.pings), set_pings);
         self.list(params, "ping_timing", &changed, |l| word(TIMINGS, &l.timing), set_timing);
         self.list(params, "ping_interval", &changed, |l| l.interval_secs.load(Ordering::Relaxed), set_interval);
+        let set_heartbeat = move |l: &Liveness, text: &str| {
+            l.heartbeat_secs.store(whole(text, 0..=HEARTBEAT_MAX.as_secs())?, Ordering::Relaxed);
+            Ok(())
+        };
+        self.list(params, "heartbeat", &changed, |l| l.heartbeat_secs.load(Ordering::Relaxed), set_heartbeat);
         self.list(params, "suppress_pings", &changed, Liveness::is_suppressed, set_suppressed);
     }
 

@@ -7,7 +7,7 @@ use crate::export::Export;
 use crate::identity::Refusals;
 use crate::import::{Import, ImportConfig, ImportShared};
 use crate::lane::LaneCounts;
-use crate::leases::{self, AskLeases, Leases, LeasesFollowed};
+use crate::leases::{self, AskLeases, Heartbeat, Leases, LeasesFollowed, NEWS_WAIT};
 use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, purpose, request_portal};
 use crate::node_core::NodeCore;
 use crate::stats::OpSums;
@@ -17,7 +17,7 @@ use crate::window::CongestionControl;
 use nacre_base::param::Params;
 use nacre_base::param::value::Operations;
 use nacre_base::tally::Sums;
-use nacre_base::{Faults, FxHashMap, Nid, Time, Uuid};
+use nacre_base::{Faults, FxHashMap, Nid, TargetKind, TargetName, Time, Uuid};
 use nacre_lnet::{IncomingPut, Lnet, Places, SimNet};
 use nacre_rt::{Rt, Task};
 use nacre_wire::header::RpcKind;
@@ -125,9 +125,16 @@ impl RpcNode {
     }
 
     /// Keeps the node's targets informed of their clients' leases, which `ask` asks the MGS for, until the returned value is
-    /// dropped. Silent clients that hold one are not asked how they are.
+    /// dropped. Silent clients that hold one are not asked how they are. The questions also tell the MGS that this node lives.
     pub fn follow_leases(&self, ask: AskLeases) -> LeasesFollowed {
-        leases::follow(&self.0.leases, self.rt(), ask)
+        let node = Arc::downgrade(&self.0);
+        let heartbeat: Heartbeat = Arc::new(move || {
+            let Some(node) = node.upgrade() else { return (Vec::new(), NEWS_WAIT) };
+            let is_listed = |t: &&String| t.parse::<TargetName>().is_ok_and(|name| name.kind != TargetKind::Mgt);
+            let served = node.targets.read().keys().filter(is_listed).cloned().collect();
+            (served, node.core.liveness.heartbeat().unwrap_or(NEWS_WAIT))
+        });
+        leases::follow(&self.0.leases, self.rt(), ask, heartbeat)
     }
 
     /// The MGS has answered what this client asked at `sent`, and so renewed its lease.

@@ -1,7 +1,7 @@
 //! The parameters of imports, and of a node's pings and timeouts.
 
 use crate::adaptive_timeout::AT_MAX;
-use crate::liveness::PING_INTERVAL_MAX;
+use crate::liveness::{HEARTBEAT_MAX, PING_INTERVAL_MAX};
 use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
 
 const IMPORTS: &[&str] = &["osc", "mdc", "mgc"];
@@ -32,6 +32,15 @@ pub const PARAMS: &[Declared] = &[
         "Which idle imports ping their targets: none while the client renews its lease at the MGS; those under which locks \
          or open files are held; all, as Lustre's; or all, with one message for each server.",
     ),
+    Declared::kept(
+        &[],
+        "heartbeat",
+        number(0, HEARTBEAT_MAX.as_secs() as i64),
+        "1",
+        "Time after which a node with targets says to the MGS again that it lives, so that others hear when it does not; \
+         0: only with its question for news, every 60 seconds.",
+    )
+    .in_unit("seconds"),
     Declared::kept(
         &[],
         "ping_interval",

@@ -36,6 +36,11 @@ pub trait TargetHandler: Send + Sync + 'static {
     /// The client disconnected, or was evicted: close its handles, drop its locks. None of its requests is running.
     async fn disconnect(&self, export: &Arc<Export>);
 
+    /// Makes durable that a client was forgotten, before the client hears that it was.
+    async fn settle(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
     /// Executes a request: every opcode except connect, disconnect and ping.
     async fn handle(&self, request: ServerRequest) -> Result<Response, Errno>;
 

@@ -41,7 +41,7 @@ impl Stranger {
         let rt = c.rt().child("stranger");
         let node = RpcNode::simulated(rt, c.net(), Some(STRANGER), Faults::new());
         let mut stranger = Stranger { node, net: c.net().clone(), config: Config::default() };
-        let asked = ConfigRead { fsname: "nacre".into(), version: 0, wait_ms: 0 };
+        let asked = ConfigRead { fsname: "nacre".into(), ..ConfigRead::default() };
         stranger.config = call(&stranger.import(MGS_NODE, "MGS"), Opcode::MgsConfigRead, &asked).await.unwrap();
         stranger
     }
@@ -204,7 +204,7 @@ fn the_mgs_is_changed_by_its_servers_and_its_own_node_only() {
         assert_refused(call::<LeaseReply>(&mgs, Opcode::MgsLeases, &asked).await);
         let moved = ReplaceNids { target: "nacre-OST0000".into(), nids: vec![here] };
         assert_refused(call::<ChangeReply>(&mgs, Opcode::MgsReplaceNids, &moved).await);
-        let asked = ConfigRead { fsname: "nacre".into(), version: 0, wait_ms: 0 };
+        let asked = ConfigRead { fsname: "nacre".into(), ..ConfigRead::default() };
         let config: Config = call(&mgs, Opcode::MgsConfigRead, &asked).await.unwrap();
         assert_eq!(config, stranger.config);
         assert_eq!(c.param(Server::Mgs, "mgs.MGS.leases_ended")[0].1, "0");

@@ -12,6 +12,7 @@ mod eviction;
 mod full;
 mod leases;
 mod requests;
+mod silence;
 mod storage;
 
 /// A change that must happen exactly once, made in a directory with `victim`, `empty` (a directory) and `file`.

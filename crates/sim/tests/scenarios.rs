@@ -3,6 +3,7 @@
 mod away;
 mod doors;
 mod fsck;
+mod idle;
 mod recovery_small;
 mod replay_dual;
 mod replay_ost_single;

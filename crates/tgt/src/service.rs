@@ -381,6 +381,10 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         }
     }
 
+    async fn settle(&self) -> Result<(), Errno> {
+        self.service.target().commit().await
+    }
+
     async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
         let line = self.lines.get(&request.header.opcode).ok_or(Errno::EOPNOTSUPP)?;
         let handler = line.handler;

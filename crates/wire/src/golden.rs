@@ -175,7 +175,7 @@ fn lock_and_management_messages() {
     let target = mgs::TargetEntry { target: "n-OST0000".into(), nids, host: "h".into(), ..Default::default() };
     check(
         mgs::Config { version: 3, targets: vec![target], params: vec![("a".into(), "b".into())], ..Default::default() },
-        0x986a3ad86878187,
+        0x46210e5b58a81657,
     );
     let nids = vec!["2001:db8::1@tcp".parse().unwrap(), "[::1]:7001@tcp1".parse().unwrap(), Nid::sim(7)];
     let target = mgs::TargetEntry { target: "n-OST0000".into(), nids, host: "h".into(), ..Default::default() };

@@ -72,12 +72,14 @@ message! {
         pub refused: Option<Reason>,
     }
 
-    /// MGS_CONFIG_READ: answered when the configuration is newer than `version`, or after `wait_ms`.
+    /// MGS_CONFIG_READ: answered when the configuration is newer than `version`, when other targets are silent, or after `wait_ms`.
     pub struct ConfigRead {
         /// Which file system.
         pub fsname: String,
         /// The version the asker has; 0 for none.
         pub version: u64,
+        /// Number of the set of silent targets that the asker has; 0 for none.
+        pub silent_version: u64,
         /// How long to wait for a newer one, at most.
         pub wait_ms: u32,
     }
@@ -96,7 +98,7 @@ message! {
         pub host: String,
     }
 
-    /// The configuration of a file system.
+    /// The configuration of a file system. Targets and parameters are left out if the asker has this version.
     pub struct Config {
         /// Grows with every change.
         pub version: u64,
@@ -106,6 +108,10 @@ message! {
         pub targets: Vec<TargetEntry>,
         /// Parameters set for the whole file system (`lctl set_param -P`), name and value.
         pub params: Vec<(String, String)>,
+        /// Number of the set of silent targets. It says nothing about which set is newer.
+        pub silent_version: u64,
+        /// Targets whose nodes do not answer the MGS.
+        pub silent: Vec<String>,
     }
 
     /// MGS_SET_PARAM; no value takes the setting away.
@@ -137,6 +143,9 @@ message! {
         pub asked: Vec<Uuid>,
         /// Clients that the asker has evicted. Their leases end, so that they hear of it though they are idle.
         pub evicted: Vec<Uuid>,
+        /// The targets that the asker's node serves, if it asks again at once after the answer: a node that does not is asked
+        /// whether it lives. Empty otherwise.
+        pub serves: Vec<String>,
         /// How long to wait for news, at most.
         pub wait_ms: u32,
     }

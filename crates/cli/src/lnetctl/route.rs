@@ -60,6 +60,26 @@ pub(super) fn show_routes(verbose: bool, as_json: bool) -> ExitCode {
     }
 }
 
+/// `route explain NID`, by each process of the host that is on other networks than the ones before.
+pub(super) fn explain(nid: &str, as_json: bool) -> ExitCode {
+    let request = Request::ExplainRoute { nid: nid.to_owned() };
+    let (mut explained, mut refusal) = (Vec::new(), None);
+    for answer in ask_all(&request) {
+        match answer {
+            Answer::Value(value) if !explained.contains(&value) => explained.push(value),
+            Answer::Error { text, .. } => refusal = Some(text),
+            _ => {}
+        }
+    }
+    match refusal {
+        Some(text) if explained.is_empty() => fail("lnetctl", format!("route explain: {text}"), 1),
+        None if explained.is_empty() => {
+            fail("lnetctl", "no nacre process runs on this host (or its run directory is elsewhere)", 2)
+        }
+        _ => show(as_json, Ok(json!({ "explain": explained }))),
+    }
+}
+
 /// `routing show`: nothing, as Lustre, where there is no router.
 pub(super) fn show_routing(as_json: bool) -> ExitCode {
     let routers: Vec<Value> = match gather(&Request::Routing) {

@@ -55,6 +55,8 @@ pub(crate) trait Observer: Send + Sync {
     fn grant_held(&self) -> u64 {
         0
     }
+    /// There was nothing to do, and the connection is given up: grant goes back.
+    fn handle_rested(&self) {}
     /// The target is connected, with these negotiated parameters.
     fn handle_connected(&self, _data: &ConnectData) {}
 }
@@ -62,7 +64,7 @@ pub(crate) trait Observer: Send + Sync {
 /// State that a target keeps for this client, as far as the import has reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// The client has never connected to the target.
+    /// The client has never connected to the target, or has left it.
     Unknown,
     /// The target knows the locks and open files that this client has.
     Connected,
@@ -76,6 +78,8 @@ enum Told {
     Connected,
     Evicted,
     Restarted,
+    /// Nothing was to be done, and the target has been told to forget this client.
+    Rested,
     /// The target restarted and waits for this client to replay its open files and locks.
     Recover,
 }
@@ -86,6 +90,7 @@ const STEPS: Steps<Standing, Told> = Steps(&[
     (Standing::Connected, Told::Connected, Standing::Connected),
     (Standing::Connected, Told::Evicted, Standing::Void),
     (Standing::Connected, Told::Restarted, Standing::Void),
+    (Standing::Connected, Told::Rested, Standing::Unknown),
     (Standing::Connected, Told::Recover, Standing::Connected),
     (Standing::Void, Told::Connected, Standing::Connected),
 ]);
@@ -105,11 +110,16 @@ pub(crate) struct Connection {
     deactivations: AtomicU64,
     /// When a caller last waited for an answer in vain ([`Connection::note_silent`]).
     silent_at: Mutex<Option<Time>>,
+    /// Since when the MGS says that the target does not answer; none if it does not say so.
+    called_silent: Mutex<Option<Time>>,
 }
 
 /// How long a call waits for an answer that it can do without, and how long locks at other targets are held while the
 /// call waits for a target that may be away.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Default of `osc.*.idle_timeout`, as Lustre's.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Pause before a request is repeated that the server asked to repeat (EINPROGRESS).
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -131,6 +141,7 @@ impl Connection {
             active,
             deactivations: AtomicU64::new(0),
             silent_at: Mutex::default(),
+            called_silent: Mutex::default(),
         }
     }
 
@@ -188,6 +199,9 @@ impl Connection {
                 import.list_in(params);
             }
             import.set_told_of_restarts(self.mount.imperative_recovery);
+            if self.name.kind == TargetKind::Ost {
+                import.set_idle_timeout(Some(IDLE_TIMEOUT));
+            }
             if let Some(observer) = self.observer.get() {
                 observe(&import, observer, &self.standing);
             }
@@ -234,17 +248,25 @@ impl Connection {
         *self.active.borrow()
     }
 
+    /// The MGS says whether the target answers it.
+    pub(crate) fn handle_silent(&self, is_silent: bool) {
+        let mut called_silent = self.called_silent.lock();
+        *called_silent = is_silent.then(|| called_silent.unwrap_or_else(|| self.mount.rt.now()));
+    }
+
     /// True if the target is known not to answer: none of its nodes could be connected to, or it has sent nothing since a
-    /// request went unanswered for [`PATIENCE`].
+    /// request went unanswered for [`PATIENCE`], or since the MGS said that it does not answer.
     pub(crate) fn is_away(&self) -> bool {
-        let Some(import) = self.import.get() else { return false };
-        let was_silent = || self.silent_at.lock().is_some_and(|at| import.last_reply().is_none_or(|reply| reply < at));
+        let last_reply = self.import.get().and_then(|import| import.last_reply());
+        let is_since = |at: &Mutex<Option<Time>>| at.lock().is_some_and(|at| last_reply.is_none_or(|reply| reply < at));
+        let Some(import) = self.import.get() else { return is_since(&self.called_silent) };
+        let was_silent = || is_since(&self.silent_at) || is_since(&self.called_silent);
         !self.is_active() || import.state() != ImportState::Full && import.is_unreachable() || was_silent()
     }
 
     /// False while there is no connection although one is wanted.
     pub(crate) fn is_connected(&self) -> bool {
-        self.import.get().is_none_or(|i| matches!(i.state(), ImportState::Full | ImportState::New))
+        self.import.get().is_none_or(|i| matches!(i.state(), ImportState::Full | ImportState::New | ImportState::Idle))
     }
 
     /// Notes that a request was not answered within [`PATIENCE`], so that other calls do not wait for the target until it
@@ -365,7 +387,14 @@ fn observe(import: &Import, observer: &Weak<dyn Observer>, standing: &Arc<Mutex<
         }
     };
     let (evicted, restarted, recovers) = (step(Told::Evicted), step(Told::Restarted), step(Told::Recover));
-    let is_connected = step(Told::Connected);
+    let (is_connected, rested) = (step(Told::Connected), step(Told::Rested));
+    let who = observer.clone();
+    import.on_rested(move || {
+        rested();
+        if let Some(o) = who.upgrade() {
+            o.handle_rested();
+        }
+    });
     let who = observer.clone();
     import.on_evicted(move || {
         evicted();

@@ -101,9 +101,11 @@ impl Targets {
             };
             if let Some(connection) = known {
                 connection.handle_entry(entry);
+                connection.handle_silent(config.silent.contains(&entry.target));
                 continue;
             }
             let connection = Connection::new(self.mount.clone(), name.clone(), entry.clone());
+            connection.handle_silent(config.silent.contains(&entry.target));
             match name.kind {
                 TargetKind::Ost => self.add_osc(&mut table, name.index, connection),
                 _ => self.add_mdc(&mut table, name.index, connection),

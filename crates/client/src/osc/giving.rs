@@ -388,6 +388,10 @@ impl Observer for Osc {
         self.account.lock().told_at_connect()
     }
 
+    fn handle_rested(&self) {
+        self.account.lock().handle_connected(0);
+    }
+
     fn handle_connected(&self, data: &ConnectData) {
         let granted = if data.flags & connect_flags::GRANT != 0 { data.grant } else { 0 };
         self.account.lock().handle_connected(granted);

@@ -275,6 +275,7 @@ fn a_recovery_is_over_when_no_replay_of_an_evicted_client_runs() {
 #[test]
 fn a_few_lost_pings_evict_nobody() {
     witnessed(1, |c, u, w| async move {
+        c.client_node(0).params().set("liveness", "ping-holding").unwrap();
         let file = u.new_file(ROOT, "f", 0).await.unwrap();
         u.remove(ROOT, "f").await.unwrap();
         for server in [MDS, OSS] {

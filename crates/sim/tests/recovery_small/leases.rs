@@ -1,4 +1,4 @@
-//! Liveness by lease (`liveness=lease`): messages of an idle client, evictions of dead ones, and an MGS that is away.
+//! Liveness by lease: messages of an idle client, evictions of dead ones, and an MGS that is away.
 
 use super::*;
 use nacre_client::OpenFile;
@@ -7,14 +7,13 @@ const MGS: Server = Server::Mgs;
 /// Node number of the first OSS.
 const OSS_NODE: u32 = 10;
 
-/// Tells a story with a user that has a file open and cached, and a witness. Both live by leases.
+/// Tells a story with a user that has a file open and cached, and a witness.
 fn idle<F, Fut>(tell: F)
 where
     F: FnOnce(Arc<Cluster>, User, User, Arc<OpenFile>) -> Fut + Send + 'static,
     Fut: Future<Output = ()> + Send + 'static,
 {
     witnessed(1, |c, u, w| async move {
-        lease(&c);
         let file = u.new_file(ROOT, "f", 0).await.unwrap();
         u.put(&file, 0, b"old").await.unwrap();
         u.fsync(&file, false).await.unwrap();
@@ -24,7 +23,7 @@ where
     });
 }
 
-/// Tells a story with three clients that have locks, live by leases and are idle, the first of which dies, and checks that
+/// Tells a story with three clients that have locks and are idle, the first of which dies, and checks that
 /// only the first is evicted.
 fn one_dies<F, Fut>(die: F)
 where
@@ -32,7 +31,7 @@ where
     Fut: Future<Output = ()> + Send + 'static,
 {
     story(1, 3, |c| async move {
-        lease(&c);
+        never_leave(&c);
         for n in 0..3 {
             user(&c, n).file(ROOT, &format!("f{n}"), b"x").await;
         }
@@ -42,12 +41,6 @@ where
         c.rt().sleep(secs(500)).await;
         assert_eq!((c.exports(MDS), c.exports(OSS)), (2, 3));
     });
-}
-
-fn lease(c: &Cluster) {
-    for client in 0..c.client_count() {
-        c.client_node(client).params().set("liveness", "lease").unwrap();
-    }
 }
 
 /// Pings of the first client that an MDT and an OST have answered.

@@ -54,6 +54,11 @@ fn show(cluster: &Cluster) -> Outcome {
     let up = routes.matches("state: up").count();
     ensure!(up == 4 && routes.contains("net: tcp1") && routes.contains("net: tcp2"), "two ways each way: {routes}");
     ensure!(routes.matches("type: single-hop").count() == 4, "{routes}");
+    let way = cluster.lnetctl(&["route", "explain", &routes_to(&routes)?])?;
+    ensure!(
+        way.contains("way: by gateway ") && way.matches("state: up").count() >= 2,
+        "both ways, and one taken: {way}"
+    );
     let routing = cluster.lnetctl(&["routing", "show"])?;
     ensure!(routing.matches("nbuffers: 16384").count() == 2 && routing.matches("enable: 1").count() == 2, "{routing}");
     // Each router's largest pool stands last: nobody got by without both.
@@ -66,6 +71,12 @@ fn show(cluster: &Cluster) -> Outcome {
     fs::write(a.join("file"), &data[1..])?;
     ensure!(fs::read(b.join("file"))? == data[1..], "with fewer buffers");
     Ok(())
+}
+
+/// A NID on a network that one of these routes leads to.
+fn routes_to(routes: &str) -> Outcome<String> {
+    let network = routes.lines().find_map(|line| line.trim().trim_start_matches("- ").strip_prefix("net: "));
+    Ok(format!("10.99.99.99@{}", network.context("network in a route")?))
 }
 
 /// Routers that die, stop in order, and stand still; programs go on within three seconds, without an error.

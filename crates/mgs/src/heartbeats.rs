@@ -1,0 +1,247 @@
+//! Which targets are silent: served by a node that no longer says so. Each node with targets names them again and again, and
+//! says when it will do so next (MGS_LEASES). One that is late is asked by the network, and is silent if it does not answer
+//! either. Clients and MDTs hear of silent targets with the configuration. They choose other targets and do not wait for
+//! these, but no connection is broken and nobody is evicted, because the MGS may be the one that is cut off.
+
+use nacre_base::steps::Steps;
+use nacre_base::{Nid, Time};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A node may be late by so much.
+const GRACE: Duration = Duration::from_millis(500);
+/// A node that is late is silent if it does not answer the network within this time.
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// A node that answers the network, but names no targets, is asked again after this time.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What is known of a node with targets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It has named its targets in time.
+    Heard,
+    /// It is late, and has been asked.
+    Asked,
+    /// It is late and does not answer.
+    Silent,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// The node has named its targets.
+    Named,
+    /// It has not, although it was time.
+    Late,
+    /// It has answered the network.
+    Answered,
+    /// It has not.
+    Unanswered,
+}
+
+/// All steps. An answer may come after the node has named its targets again.
+const STEPS: Steps<State, Event> = Steps(&[
+    (State::Heard, Event::Named, State::Heard),
+    (State::Heard, Event::Late, State::Asked),
+    (State::Heard, Event::Answered, State::Heard),
+    (State::Heard, Event::Unanswered, State::Heard),
+    (State::Asked, Event::Named, State::Heard),
+    (State::Asked, Event::Answered, State::Heard),
+    (State::Asked, Event::Unanswered, State::Silent),
+    (State::Silent, Event::Named, State::Heard),
+]);
+
+#[derive(Debug)]
+struct Node {
+    state: State,
+    /// When it has to name its targets at the latest.
+    due: Time,
+    /// The targets that it named last.
+    targets: Vec<String>,
+}
+
+/// The nodes and targets that were heard of in one start of the MGS. A sans-IO engine.
+pub(crate) struct Heartbeats {
+    /// Grows with each change of the set of silent targets. No other start of the MGS has the same number.
+    version: u64,
+    nodes: BTreeMap<Nid, Node>,
+    /// All targets that were ever named, each with the node that did so last.
+    named_by: BTreeMap<String, Nid>,
+}
+
+impl Heartbeats {
+    /// Nothing is known yet in start `instance` of the MGS.
+    pub(crate) fn new(instance: u64) -> Heartbeats {
+        Heartbeats { version: instance << 32, nodes: BTreeMap::new(), named_by: BTreeMap::new() }
+    }
+
+    /// A node has named its targets, and will do so again within `next`. Returns the targets that are heard again.
+    pub(crate) fn handle_named(&mut self, nid: Nid, targets: &[String], next: Duration, now: Time) -> Vec<String> {
+        let due = now + next + GRACE;
+        let new = || Node { state: State::Heard, due, targets: Vec::new() };
+        let node = self.nodes.entry(nid).or_insert_with(new);
+        let state = STEPS.next(node.state, Event::Named);
+        if node.state != State::Silent && node.targets == targets {
+            (node.due, node.state) = (due, state);
+            return Vec::new();
+        }
+        let (_, heard) = self.change(|this| {
+            this.named_by.extend(targets.iter().map(|target| (target.clone(), nid)));
+            this.nodes.insert(nid, Node { state, due, targets: targets.to_vec() });
+            // A node whose targets were all taken over by others is of no interest, whether it lives or not.
+            let named_by = &this.named_by;
+            this.nodes.retain(|at, _| *at == nid || named_by.values().any(|by| by == at));
+        });
+        heard
+    }
+
+    /// Returns the nodes that have to be asked now, because they are late.
+    pub(crate) fn handle_time(&mut self, now: Time) -> Vec<Nid> {
+        let late = self.nodes.iter_mut().filter(|(_, node)| node.state == State::Heard && node.due <= now);
+        let asked = late.map(|(nid, node)| {
+            node.state = STEPS.next(node.state, Event::Late);
+            *nid
+        });
+        asked.collect()
+    }
+
+    /// A node that was asked has answered, or not in time. Returns the targets that are silent from now on.
+    pub(crate) fn handle_asked(&mut self, nid: Nid, answered: bool, now: Time) -> Vec<String> {
+        let Some(node) = self.nodes.get_mut(&nid) else { return Vec::new() };
+        let state = STEPS.next(node.state, if answered { Event::Answered } else { Event::Unanswered });
+        if state == State::Silent {
+            let (silent, _) = self.change(|this| drop(this.nodes.entry(nid).and_modify(|node| node.state = state)));
+            return silent;
+        }
+        node.state = state;
+        node.due = node.due.max(now + PAUSE);
+        Vec::new()
+    }
+
+    /// When [`Heartbeats::handle_time`] has something to do; `Time::FAR_FUTURE` if no node is heard.
+    pub(crate) fn next(&self) -> Time {
+        let heard = self.nodes.values().filter(|node| node.state == State::Heard);
+        heard.map(|node| node.due).min().unwrap_or(Time::FAR_FUTURE)
+    }
+
+    /// Number of the current set of silent targets.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The silent targets of a file system, or of all.
+    pub(crate) fn silent<'a>(&'a self, fsname: Option<&'a str>) -> impl Iterator<Item = &'a String> + 'a {
+        let is_of = move |target: &str| match fsname {
+            Some(fsname) => target.rsplit_once('-').is_some_and(|(of, _)| of == fsname),
+            None => true,
+        };
+        let is_silent = |target: &String, by: &Nid| {
+            self.nodes.get(by).is_none_or(|node| node.state == State::Silent || !node.targets.contains(target))
+        };
+        self.named_by
+            .iter()
+            .filter(move |(target, by)| is_of(target) && is_silent(target, by))
+            .map(|(target, _)| target)
+    }
+
+    /// Makes a change. Returns the targets that have become silent, and those that no longer are.
+    fn change(&mut self, change: impl FnOnce(&mut Heartbeats)) -> (Vec<String>, Vec<String>) {
+        let before: BTreeSet<String> = self.silent(None).cloned().collect();
+        change(self);
+        let after: BTreeSet<String> = self.silent(None).cloned().collect();
+        self.version += u64::from(before != after);
+        assert!(after.iter().all(|target| self.named_by.contains_key(target)), "silent, and never heard of: {after:?}");
+        (after.difference(&before).cloned().collect(), before.difference(&after).cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_millis(millis)
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn silent(all: &Heartbeats) -> Vec<&str> {
+        all.silent(None).map(String::as_str).collect()
+    }
+
+    /// Two nodes with a target each; the first has just fallen silent.
+    fn one_of_two_silent() -> Heartbeats {
+        let mut all = Heartbeats::new(3);
+        all.handle_named(Nid::sim(1), &names(&["nacre-OST0000"]), SECOND, at(0));
+        all.handle_named(Nid::sim(2), &names(&["nacre-OST0001"]), SECOND, at(100));
+        assert_eq!(all.handle_time(at(1499)), []);
+        assert_eq!(all.next(), at(1500));
+        assert_eq!(all.handle_time(at(1500)), [Nid::sim(1)]);
+        all.handle_named(Nid::sim(2), &names(&["nacre-OST0001"]), SECOND, at(1550));
+        assert_eq!(silent(&all), [""; 0], "it is only late");
+        assert_eq!(all.handle_asked(Nid::sim(1), false, at(2500)), ["nacre-OST0000"]);
+        all
+    }
+
+    #[test]
+    fn the_table_is_sound() {
+        STEPS.assert_sound();
+    }
+
+    #[test]
+    fn a_node_that_is_late_and_does_not_answer_is_silent_until_it_is_heard() {
+        let mut all = one_of_two_silent();
+        let version = all.version();
+        assert_eq!(silent(&all), ["nacre-OST0000"]);
+        assert_eq!(all.handle_time(at(2549)), [], "who is silent is not asked");
+        let heard = all.handle_named(Nid::sim(1), &names(&["nacre-OST0000"]), SECOND, at(9000));
+        assert_eq!((heard, all.version()), (names(&["nacre-OST0000"]), version + 1));
+        assert_eq!(silent(&all), [""; 0]);
+        assert!(all.handle_named(Nid::sim(1), &names(&["nacre-OST0000"]), SECOND, at(9500)).is_empty());
+        assert_eq!(all.version(), version + 1, "nothing new");
+    }
+
+    #[test]
+    fn a_node_that_is_late_and_answers_is_asked_again_and_again() {
+        let mut all = Heartbeats::new(3);
+        all.handle_named(Nid::sim(1), &names(&["nacre-OST0000"]), SECOND, at(0));
+        for second in 0..5 {
+            let now = at(1500 + 1000 * second);
+            assert_eq!(all.handle_time(now), [Nid::sim(1)]);
+            assert!(all.handle_asked(Nid::sim(1), true, now).is_empty());
+        }
+        assert_eq!((silent(&all).len(), all.version()), (0, 3 << 32));
+    }
+
+    #[test]
+    fn an_answer_that_is_late_does_not_matter() {
+        let mut all = Heartbeats::new(3);
+        all.handle_named(Nid::sim(1), &names(&["nacre-OST0000"]), SECOND, at(0));
+        assert_eq!(all.handle_time(at(1500)).len(), 1);
+        all.handle_named(Nid::sim(1), &names(&["nacre-OST0000"]), SECOND, at(2000));
+        assert!(all.handle_asked(Nid::sim(1), false, at(2500)).is_empty());
+        assert!(all.handle_asked(Nid::sim(9), false, at(2500)).is_empty(), "nobody knows it");
+        assert_eq!(silent(&all), [""; 0]);
+    }
+
+    #[test]
+    fn a_target_that_another_node_takes_over_is_heard() {
+        let mut all = one_of_two_silent();
+        let both = names(&["nacre-OST0000", "nacre-OST0001"]);
+        assert_eq!(all.handle_named(Nid::sim(2), &both, SECOND, at(3000)), ["nacre-OST0000"]);
+        assert_eq!((silent(&all).len(), all.nodes.len()), (0, 1), "the other node is of no interest");
+    }
+
+    #[test]
+    fn a_target_that_its_node_no_longer_names_is_silent() {
+        let mut all = Heartbeats::new(3);
+        all.handle_named(Nid::sim(1), &names(&["a-OST0000", "b-OST0000"]), SECOND, at(0));
+        all.handle_named(Nid::sim(1), &names(&["a-OST0000"]), SECOND, at(500));
+        assert_eq!(silent(&all), ["b-OST0000"]);
+        assert_eq!((all.silent(Some("a")).count(), all.silent(Some("b")).count()), (0, 1));
+        assert_eq!(all.version(), (3 << 32) + 1);
+    }
+}
