@@ -251,6 +251,10 @@ impl Connection {
     /// The MGS says whether the target answers it.
     pub(crate) fn handle_silent(&self, is_silent: bool) {
         let mut called_silent = self.called_silent.lock();
+        if called_silent.is_some() != is_silent {
+            let does = if is_silent { "does not answer" } else { "answers again" };
+            tracing::info!("{}: the MGS says that {} {does}", self.label, self.name);
+        }
         *called_silent = is_silent.then(|| called_silent.unwrap_or_else(|| self.mount.rt.now()));
     }
 

@@ -5,7 +5,7 @@ use crate::case::{Case, Env, text};
 use crate::cases::faults::make_first_file;
 use crate::cases::litmus::steps::wait_for;
 use crate::cluster::{Cluster, Plan};
-use crate::failure::{Context, Outcome, bail, ensure};
+use crate::failure::{Context, Failure, Outcome, bail, ensure};
 use crate::prng::pattern;
 use crate::sys;
 use serde_json::Value;
@@ -20,7 +20,11 @@ use std::time::{Duration, Instant};
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
     let case = |name, run| Case::new(name, run).needs_cluster().limits(120, 120);
-    vec![case("away.stopped", |env| away(env, false)), case("away.killed", |env| away(env, true))]
+    vec![
+        case("away.stopped", |env| away(env, false)),
+        case("away.killed", |env| away(env, true)),
+        case("away.known", known),
+    ]
 }
 
 /// Cut connections, and data that could not be written for a while.
@@ -31,13 +35,60 @@ const CALL_MAX: Duration = Duration::from_secs(5);
 const SIZE: usize = 100_000;
 
 fn away(env: &Env, kills: bool) -> Outcome {
+    with_cluster(env, |cluster| tell(cluster, kills))
+}
+
+fn with_cluster(env: &Env, tell: impl FnOnce(&Cluster) -> Outcome) -> Outcome {
     let Some(main) = &env.cluster else { bail!("this case needs the product") };
     let mut plan = Plan::new(main.nacre(), &env.local.join("c"));
     (plan.mounts, plan.servers) = (2, (2, 2));
     let cluster = Cluster::start(plan)?;
-    let outcome = tell(&cluster, kills);
+    let outcome = tell(&cluster);
     env.judge_own(&cluster, outcome, ANNOUNCED)?;
     cluster.stop()
+}
+
+/// Time within which everybody knows that a server is away.
+const KNOWN_WITHIN: Duration = Duration::from_secs(3);
+
+/// A server that dies or stands still is known to the mounts and the MDT though nobody asks it anything.
+fn known(env: &Env) -> Outcome {
+    with_cluster(env, |cluster| {
+        make_first_file(&cluster.mount_point(1).join("first"))?;
+        for how in ["kill -9", "stands still"] {
+            lose_oss(cluster, how).context(how)?;
+        }
+        Ok(())
+    })
+}
+
+fn lose_oss(cluster: &Cluster, how: &str) -> Outcome {
+    // Nothing that was asked before may be what tells.
+    std::thread::sleep(Duration::from_secs(5));
+    let said = |name: &str, what: &str| Ok::<_, Failure>(cluster.log_of(name)?.matches(what).count());
+    let (gone, back) = ("e2e-OST0000 does not answer", "e2e-OST0000 answers again");
+    let all = [("mount1", gone), ("mount2", gone), ("mds", "OST0000 is inactive")];
+    let before = all.iter().map(|(name, what)| said(name, what)).collect::<Outcome<Vec<usize>>>()?;
+    let returned = said("mount1", back)?;
+    let begin = Instant::now();
+    match how {
+        "kill -9" => cluster.kill("oss1")?,
+        _ => cluster.signal("oss1", libc::SIGSTOP)?,
+    }
+    for ((name, what), before) in all.iter().zip(before) {
+        let left = KNOWN_WITHIN.saturating_sub(begin.elapsed());
+        ensure!(wait_for(left, || Ok(said(name, what)? > before))?, "{name} does not know after {:?}", begin.elapsed());
+    }
+    println!("    {how}: known after {:.2} s", begin.elapsed().as_secs_f64());
+    match how {
+        "kill -9" => cluster.restart("oss1")?,
+        _ => cluster.signal("oss1", libc::SIGCONT)?,
+    }
+    ensure!(
+        wait_for(Duration::from_secs(30), || Ok(said("mount1", back)? > returned))?,
+        "nobody knows that it is back"
+    );
+    Ok(())
 }
 
 /// Does something that must not wait.
