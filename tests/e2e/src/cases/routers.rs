@@ -75,7 +75,7 @@ fn show(cluster: &Cluster) -> Outcome {
 
 /// A NID on a network that one of these routes leads to.
 fn routes_to(routes: &str) -> Outcome<String> {
-    let network = routes.lines().find_map(|line| line.trim().trim_start_matches("- ").strip_prefix("net: "));
+    let network = routes.split("net: ").nth(1).and_then(|rest| rest.split_whitespace().next());
     Ok(format!("10.99.99.99@{}", network.context("network in a route")?))
 }
 
