@@ -109,8 +109,10 @@ impl Heartbeats {
         let Some(node) = self.nodes.get_mut(&nid) else { return Vec::new() };
         let state = STEPS.next(node.state, if answered { Event::Answered } else { Event::Unanswered });
         if state == State::Silent {
-            let (silent, _) = self.change(|this| drop(this.nodes.entry(nid).and_modify(|node| node.state = state)));
-            return silent;
+            let set_state = |this: &mut Heartbeats| {
+                this.nodes.entry(nid).and_modify(|node| node.state = state);
+            };
+            return self.change(set_state).0;
         }
         node.state = state;
         node.due = node.due.max(now + PAUSE);
