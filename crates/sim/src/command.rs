@@ -287,22 +287,26 @@ const SWEEP: Story = Story {
     replay: "nacre sim replay",
 };
 
-const CRASHES: Story = crashes(crashes::run_seed, |seed| crashes::describe(seed, None), "nacre sim replay --crashes");
+const CRASHES: Story = crashes(
+    |seed, steps| crashes::run_of_sweep(None, seed, steps),
+    |seed| crashes::describe(seed, None),
+    "nacre sim replay --crashes",
+);
 
 const CRASHES_COMMIT: Story = crashes(
-    |seed, steps| crashes::run_answering(Answers::Commit, seed, steps),
+    |seed, steps| crashes::run_of_sweep(Some(Answers::Commit), seed, steps),
     |seed| crashes::describe(seed, Some(Answers::Commit)),
     "nacre sim replay --crashes --answers commit",
 );
 
 const CRASHES_DEVICE: Story = crashes(
-    |seed, steps| crashes::run_answering(Answers::Device, seed, steps),
+    |seed, steps| crashes::run_of_sweep(Some(Answers::Device), seed, steps),
     |seed| crashes::describe(seed, Some(Answers::Device)),
     "nacre sim replay --crashes --answers device",
 );
 
 const CRASHES_MEMORY: Story = crashes(
-    |seed, steps| crashes::run_answering(Answers::Memory, seed, steps),
+    |seed, steps| crashes::run_of_sweep(Some(Answers::Memory), seed, steps),
     |seed| crashes::describe(seed, Some(Answers::Memory)),
     "nacre sim replay --crashes --answers memory",
 );

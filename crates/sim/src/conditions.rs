@@ -2,7 +2,7 @@
 //! their disks, how often they commit, and whether the network is cut meanwhile. The seed decides; nothing may depend on
 //! the outcome.
 
-use crate::cluster::Builder;
+use crate::cluster::{Builder, Cluster};
 use crate::crashes::When;
 use nacre_base::Prng;
 use nacre_osd::mem::{DiskModel, MemOptions};
@@ -59,6 +59,8 @@ pub struct Conditions {
     pub partitions: bool,
     /// Room on the targets' disks.
     pub room: Room,
+    /// True if clients keep unused locks for two seconds only, and leave an OST on which they hold nothing after one.
+    pub leaving: bool,
 }
 
 impl Default for Conditions {
@@ -72,6 +74,7 @@ impl Default for Conditions {
             commit_interval,
             partitions: false,
             room: Room::Plenty,
+            leaving: false,
         }
     }
 }
@@ -101,7 +104,15 @@ impl Conditions {
                 1 => Room::Records(prng.range(2400, 3000)),
                 _ => Room::Plenty,
             },
+            leaving: false,
         }
+    }
+
+    /// What a sweep runs: the conditions that `seed` draws, in every fourth seed with clients that leave. Kept seeds are of sweeps
+    /// from before clients left, and stay as they were.
+    pub fn of_sweep(seed: u64, answers: Option<Answers>) -> Conditions {
+        let mut prng = Prng::new(seed.rotate_left(32) ^ 0x006c_6561_7665);
+        Conditions { leaving: prng.one_in(4), ..Conditions::of_seed(seed, answers) }
     }
 
     /// These conditions with room for everything.
@@ -116,6 +127,18 @@ impl Conditions {
             // These runs do not expect that anything is refused.
             When::Together => self.with_plenty_of_room(),
             When::Between | When::During | When::DuringLosses => self,
+        }
+    }
+
+    /// Applies the conditions to the clients of a cluster.
+    pub(crate) fn apply_to_clients(&self, cluster: &Cluster) {
+        if self.leaving {
+            for client in 0..cluster.client_count() {
+                let params = cluster.client_node(client).params();
+                for (name, value) in [("ldlm.namespaces.*-osc-*.lru_max_age", "2000"), ("osc.*.idle_timeout", "1")] {
+                    params.set(name, value).expect("a declared parameter with a value in its range");
+                }
+            }
         }
     }
 

@@ -57,14 +57,22 @@ pub fn run_answering(answers: Answers, seed: u64, steps: u32) -> SimStats {
     run_under(Conditions::of_seed(seed, Some(answers)), seed, steps)
 }
 
+/// Runs `seed` as a sweep does, with OSTs that answer in one way or any.
+pub fn run_of_sweep(answers: Option<Answers>, seed: u64, steps: u32) -> SimStats {
+    run_under(Conditions::of_sweep(seed, answers), seed, steps)
+}
+
 /// A description of when servers die in the run of a seed, and of its conditions.
 pub(crate) fn describe(seed: u64, answers: Option<Answers>) -> String {
     let when = When::of_seed(seed);
-    let conditions = Conditions::of_seed(seed, answers).where_servers_die(when);
-    let Conditions { answers, sync_on_lock_cancel, commit_interval, partitions, room, .. } = conditions;
+    let conditions = Conditions::of_sweep(seed, answers).where_servers_die(when);
+    let Conditions { answers, sync_on_lock_cancel, commit_interval, partitions, room, leaving, .. } = conditions;
     let network = if partitions { "partitions" } else { "no partitions" };
-    format!("{when:?}, {answers:?}, {sync_on_lock_cancel}, commits every {commit_interval:?}, {network}, {room:?}")
-        .to_lowercase()
+    let clients = if leaving { ", clients leave" } else { "" };
+    format!(
+        "{when:?}, {answers:?}, {sync_on_lock_cancel}, commits every {commit_interval:?}, {network}, {room:?}{clients}"
+    )
+    .to_lowercase()
 }
 
 /// Runs `seed` under these conditions.
@@ -80,6 +88,7 @@ pub fn run_under(conditions: Conditions, seed: u64, steps: u32) -> SimStats {
         .network(scenario::network(trouble, seed));
     let builder = conditions.apply(builder);
     run(seed, LIMIT, builder, move |cluster| async move {
+        conditions.apply_to_clients(&cluster);
         if conditions.partitions {
             schedule_partitions(&cluster, seed);
         }
