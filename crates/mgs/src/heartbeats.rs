@@ -38,12 +38,10 @@ enum Event {
     Unanswered,
 }
 
-/// All steps. An answer may come after the node has named its targets again.
+/// All steps.
 const STEPS: Steps<State, Event> = Steps(&[
     (State::Heard, Event::Named, State::Heard),
     (State::Heard, Event::Late, State::Asked),
-    (State::Heard, Event::Answered, State::Heard),
-    (State::Heard, Event::Unanswered, State::Heard),
     (State::Asked, Event::Named, State::Heard),
     (State::Asked, Event::Answered, State::Heard),
     (State::Asked, Event::Unanswered, State::Silent),
@@ -106,7 +104,8 @@ impl Heartbeats {
 
     /// A node that was asked has answered, or not in time. Returns the targets that are silent from now on.
     pub(crate) fn handle_asked(&mut self, nid: Nid, answered: bool, now: Time) -> Vec<String> {
-        let Some(node) = self.nodes.get_mut(&nid) else { return Vec::new() };
+        // The node may have named its targets meanwhile, and been asked once more.
+        let Some(node) = self.nodes.get_mut(&nid).filter(|node| node.state == State::Asked) else { return Vec::new() };
         let state = STEPS.next(node.state, if answered { Event::Answered } else { Event::Unanswered });
         if state == State::Silent {
             let set_state = |this: &mut Heartbeats| {
@@ -226,6 +225,24 @@ mod tests {
         all.handle_named(Nid::sim(1), &names(&["nacre-OST0000"]), SECOND, at(2000));
         assert!(all.handle_asked(Nid::sim(1), false, at(2500)).is_empty());
         assert!(all.handle_asked(Nid::sim(9), false, at(2500)).is_empty(), "nobody knows it");
+        assert_eq!(silent(&all), [""; 0]);
+    }
+
+    /// A node says itself when it is heard next: at once, if it likes.
+    #[test]
+    fn two_questions_to_one_node_may_be_under_way() {
+        let mut all = Heartbeats::new(3);
+        let name = |all: &mut Heartbeats, at| {
+            all.handle_named(Nid::sim(1), &names(&["nacre-OST0000"]), Duration::ZERO, at);
+        };
+        name(&mut all, at(0));
+        assert_eq!(all.handle_time(at(500)).len(), 1);
+        name(&mut all, at(600));
+        assert_eq!(all.handle_time(at(1100)).len(), 1);
+        assert_eq!(all.handle_asked(Nid::sim(1), false, at(1500)), ["nacre-OST0000"], "no answer to the first");
+        assert!(all.handle_asked(Nid::sim(1), true, at(1600)).is_empty(), "an answer to the second");
+        assert_eq!(silent(&all), ["nacre-OST0000"], "until it names its targets");
+        name(&mut all, at(1700));
         assert_eq!(silent(&all), [""; 0]);
     }
 
