@@ -143,9 +143,10 @@ impl Gateways {
         }
     }
 
-    /// Whether nothing has come from the gateway for a while, so that it may be dead for all that is known.
+    /// Whether nothing has come from the gateway for a while, so that it may be dead for all that is known. Where gateways are
+    /// not pinged none counts as silent, because it would never have its turn again.
     pub(crate) fn is_silent(&self, gateway: Nid, now: Time) -> bool {
-        self.all.get(&gateway).is_none_or(|gateway| gateway.is_silent(now))
+        !self.interval.is_zero() && self.all.get(&gateway).is_none_or(|gateway| gateway.is_silent(now))
     }
 
     /// A message was given to another gateway because these are silent: they are pinged, so that they have their turn again if
@@ -256,6 +257,7 @@ mod tests {
         all.handle_sent(gateway, at(2));
         assert_eq!(all.quiet_until(), Some(Time::FAR_FUTURE));
         assert_eq!(all.handle_timer(at(1_000_000)), Actions::default());
+        assert!(!all.is_silent(gateway, at(1_000_000)), "it would be passed over for ever");
         assert_eq!(all.trouble(gateway, network("tcp1")), None);
     }
 

@@ -203,6 +203,13 @@ impl Routes {
         self.find(network, gateway).is_some()
     }
 
+    /// Whether a route by `other` to the network has the priority and the hops of the one by `gateway`, so that it is passed over
+    /// only for the state of its gateway.
+    pub(crate) fn are_peers(&self, network: Network, gateway: Nid, other: Nid) -> bool {
+        let cost = |by| self.find(network, by).map(|at| (self.0[at].priority, self.0[at].hops.unwrap_or(1)));
+        cost(other).is_some_and(|_| cost(gateway) == cost(other))
+    }
+
     /// The gateway for a message to a network: by priority, then hops, health (of equals one that was heard just now), bytes
     /// queued, credits, and in turns.
     /// `state` is asked for each gateway, and has none for one that cannot be used. `without` is not taken: the gateway
@@ -340,6 +347,23 @@ mod tests {
         let only_second = |gateway| (gateway == nid("10.0.0.12@tcp")).then_some(GOOD);
         let (ways, why) = routes.explain("o2ib".parse().unwrap(), only_second);
         assert_eq!((ways[0].0.gateway, ways[1].1, why), (nid("10.0.0.12@tcp"), None, None));
+    }
+
+    #[test]
+    fn routes_of_another_priority_or_length_are_not_passed_over_for_their_gateways() {
+        let own = [nid("10.0.0.1@tcp")];
+        let mut routes = Routes::default();
+        let ways = [
+            ("10.0.0.11@tcp", None, 0),
+            ("10.0.0.12@tcp", Some(1), 0),
+            ("10.0.0.13@tcp", None, 1),
+            ("10.0.0.14@tcp", Some(2), 0),
+        ];
+        ways.iter()
+            .for_each(|(gateway, hops, priority)| routes.add(route("o2ib", gateway, *hops, *priority), &own).unwrap());
+        let peers = |other| routes.are_peers("o2ib".parse().unwrap(), nid("10.0.0.11@tcp"), nid(other));
+        assert_eq!(ways.map(|(gateway, ..)| peers(gateway)), [true, true, false, false]);
+        assert!(!peers("10.0.0.99@tcp"), "there is no such route");
     }
 
     #[test]

@@ -395,7 +395,8 @@ impl LnetNode {
         let gateway = routes.choose(to.network, without, state).ok_or(no_route)?;
         let interface = self.interface_to(gateway).ok_or(no_route)?;
         if !gateways.is_silent(gateway, now)
-            && gateways.handle_passed_over(|nid| Some(nid) != without && routes.leads(to.network, nid), now)
+            && gateways
+                .handle_passed_over(|nid| Some(nid) != without && routes.are_peers(to.network, gateway, nid), now)
         {
             routing.wake();
         }

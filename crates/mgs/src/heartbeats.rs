@@ -15,14 +15,14 @@ pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// A node that answers the network, but names no targets, is asked again after this time.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What is known of a node with targets.
+/// State of a node with targets, as the MGS knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It has named its targets in time.
+    /// The node has named its targets in time.
     Heard,
-    /// It is late, and has been asked.
+    /// The node is late, and the MGS has asked whether it lives.
     Asked,
-    /// It is late and does not answer.
+    /// The node is late, and did not answer the question.
     Silent,
 }
 
@@ -30,11 +30,11 @@ enum State {
 enum Event {
     /// The node has named its targets.
     Named,
-    /// It has not, although it was time.
+    /// The node has not named its targets in time.
     Late,
-    /// It has answered the network.
+    /// The node has answered the question whether it lives.
     Answered,
-    /// It has not.
+    /// The node has not answered that question in time.
     Unanswered,
 }
 

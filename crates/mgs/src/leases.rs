@@ -53,7 +53,7 @@ impl Leases {
     pub(crate) fn handle_evicted(&mut self, client: Uuid, now: Time) -> bool {
         let is_held = self.is_held(client);
         if !is_held {
-            // Whoever comes later than that pings its servers anyway, because it could not renew its lease.
+            // A client that comes later than that has pinged its servers meanwhile, because it could not renew its lease.
             self.unaware.retain(|_, at| now.since(*at) < LEASE);
             if self.unaware.len() < ENDED_MAX {
                 self.unaware.insert(client, now);

@@ -54,8 +54,8 @@ pub struct Mgs {
     /// Number of changes of the leases; wakes requests that wait for the next one.
     ended: watch::Sender<u64>,
     heartbeats: Arc<Mutex<Heartbeats>>,
-    /// Wakes the task that looks for silent nodes, because there is a new one.
-    has_new_node: Notify,
+    /// Wakes the task that looks for silent nodes, because it has to look sooner than it thought, or to end.
+    look_again: Notify,
     /// True once no request may be kept waiting.
     stopping: AtomicBool,
     served: Mutex<Option<ServedTarget>>,
@@ -74,7 +74,7 @@ impl Mgs {
             leases,
             ended: watch::channel(0).0,
             heartbeats,
-            has_new_node: Notify::new(),
+            look_again: Notify::new(),
             stopping: AtomicBool::new(false),
             served: Mutex::default(),
         });
@@ -102,7 +102,7 @@ impl Mgs {
         self.stopping.store(true, Ordering::Release);
         self.changed.send_modify(|n| *n += 1);
         self.ended.send_modify(|n| *n += 1);
-        self.has_new_node.notify_one();
+        self.look_again.notify_one();
         let served = self.served.lock().take();
         if let Some(served) = served {
             served.stop().await;
@@ -146,7 +146,9 @@ impl Mgs {
             return Ok(());
         }
         let operation = self.target.begin().await?;
-        let listed = config::listed_at(&*operation, &query.serves, nid).map_err(logged)?;
+        let listed =
+            config::listed_at(&*operation, &query.serves[..query.serves.len().min(LeaseQuery::SERVES_MAX)], nid)
+                .map_err(logged)?;
         drop(operation);
         let now = self.target.rt().now();
         let (heard, next_before, next) = {
@@ -155,7 +157,7 @@ impl Mgs {
             (all.handle_named(nid, &listed, next, now), before, all.next())
         };
         if next < next_before {
-            self.has_new_node.notify_one();
+            self.look_again.notify_one();
         }
         if !heard.is_empty() {
             tracing::info!("{} at {nid} is heard again", heard.join(", "));
@@ -318,7 +320,7 @@ async fn look_for_silent(mgs: Weak<Mgs>, rt: Rt) {
                 let answer = mgs.target.node().lnet().ping(nid, heartbeats::ANSWER_WITHIN).await;
                 let silent = mgs.heartbeats.lock().handle_asked(nid, answer.is_ok(), rt.now());
                 if answer.is_ok() {
-                    mgs.has_new_node.notify_one();
+                    mgs.look_again.notify_one();
                 }
                 if !silent.is_empty() {
                     tracing::info!("{} at {nid} does not answer", silent.join(", "));
@@ -326,7 +328,7 @@ async fn look_for_silent(mgs: Weak<Mgs>, rt: Rt) {
                 }
             }));
         }
-        let _ = rt.timeout_at(next, this.has_new_node.notified()).await;
+        let _ = rt.timeout_at(next, this.look_again.notified()).await;
     }
 }
 

@@ -330,7 +330,7 @@ impl ImportMachine {
         let outcome = match self.accepted {
             _ if new.recovering => Outcome::Recovering,
             None => Outcome::First,
-            // It has heard that the client leaves, but its answer was lost.
+            // The server has forgotten the client, which told it to, but the answer was lost.
             Some(old) if self.leaves && !(new.reconnect && new.export == old.export) => Outcome::First,
             Some(old) if new.reconnect && new.export == old.export => Outcome::Reconnected,
             // Storage that was formatted again under the old name does not know this client either.

@@ -108,8 +108,8 @@ impl Conditions {
         }
     }
 
-    /// What a sweep runs: the conditions that `seed` draws, in every fourth seed with clients that leave. Kept seeds are of sweeps
-    /// from before clients left, and stay as they were.
+    /// The conditions under which a sweep runs `seed`: those of [`Conditions::of_seed`], and clients that leave in one seed of
+    /// four. They are drawn apart, so that the seeds that were kept as tests go on finding what they found.
     pub fn of_sweep(seed: u64, answers: Option<Answers>) -> Conditions {
         let mut prng = Prng::new(seed.rotate_left(32) ^ 0x006c_6561_7665);
         Conditions { leaving: prng.one_in(4), ..Conditions::of_seed(seed, answers) }

@@ -46,6 +46,8 @@ impl Field for Reason {
 impl LeaseQuery {
     /// Most clients that one question asks for.
     pub const ASKED_MAX: usize = 4096;
+    /// Most targets of one node that are looked at.
+    pub const SERVES_MAX: usize = 1024;
 }
 
 message! {

@@ -60,7 +60,7 @@ pub(super) fn show_routes(verbose: bool, as_json: bool) -> ExitCode {
     }
 }
 
-/// `route explain NID`, by each process of the host that is on other networks than the ones before.
+/// `route explain NID`: what each process of the host says.
 pub(super) fn explain(nid: &str, as_json: bool) -> ExitCode {
     let request = Request::ExplainRoute { nid: nid.to_owned() };
     let (mut explained, mut refusal) = (Vec::new(), None);

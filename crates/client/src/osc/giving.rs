@@ -389,6 +389,7 @@ impl Observer for Osc {
     }
 
     fn handle_rested(&self) {
+        // As after a connect that brought no grant: what was held is the OST's again.
         self.account.lock().handle_connected(0);
     }
 
