@@ -115,7 +115,7 @@ fn a_request_that_meets_the_goodbye_is_served() {
             c.client_node(0).params().set("ldlm.namespaces.*-osc-*.lru_size", "clear").unwrap();
             c.net().set_links(LinkOptions { latency: LATENCY, ..LinkOptions::default() });
             while state(&c) != "IDLE" {
-                c.rt().sleep(Duration::from_micros(100)).await;
+                c.rt().sleep(Duration::from_millis(1)).await;
             }
             assert!(grant(&c) > 0, "the OST has not answered the goodbye yet");
             c.rt().sleep(Duration::from_millis(millis)).await;
