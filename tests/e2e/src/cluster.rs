@@ -4,6 +4,7 @@
 use crate::daemon::Daemon;
 use crate::failure::{Context, Outcome, bail, ensure};
 use crate::process::Program;
+use crate::site::Site;
 use crate::sys;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -37,18 +38,14 @@ pub(crate) struct Plan {
     pub(crate) ost_params: &'static [&'static str],
     /// Whether OSTs have a journal in a directory of its own, beside theirs.
     pub(crate) ost_journals: bool,
-    /// Routers between the servers, which are then on the network `tcp1`, and the mounts, on `tcp2`.
-    pub(crate) routers: usize,
+    /// Where the processes are, and the routers between them.
+    pub(crate) site: Site,
 }
 
 /// Where servers are.
 pub(crate) const ADDRESS: &str = "127.0.0.1";
 /// Where their twins are.
 pub(crate) const TWIN_ADDRESS: &str = "127.0.0.2";
-
-/// The servers' network, and that of the mounts, where there are routers between them.
-const SERVERS_NET: &str = "tcp1";
-const MOUNTS_NET: &str = "tcp2";
 
 /// The mount that gets on with its kernel as with one before Linux 5.11, which clears set-id bits in another way.
 const OLD_KERNEL_MOUNT: usize = 3;
@@ -67,7 +64,7 @@ impl Plan {
             mount_options: "",
             ost_params: &[],
             ost_journals: false,
-            routers: 0,
+            site: Site::on_this_host(),
         }
     }
 }
@@ -76,8 +73,6 @@ impl Plan {
 pub(crate) struct Cluster {
     plan: Plan,
     mgs_nid: String,
-    /// Ports of each router, on the servers' network and on the mounts'.
-    router_ports: Vec<(u16, u16)>,
     daemons: Mutex<Vec<Daemon>>,
 }
 
@@ -102,9 +97,7 @@ impl Cluster {
                 std::os::unix::fs::symlink(&plan.nacre, &link)?;
             }
         }
-        let ports = free_ports(2 * plan.routers)?;
-        let router_ports = ports.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-        let mut cluster = Cluster { plan, mgs_nid: String::new(), router_ports, daemons: Mutex::new(Vec::new()) };
+        let mut cluster = Cluster { plan, mgs_nid: String::new(), daemons: Mutex::new(Vec::new()) };
         cluster.start_routers()?;
         cluster.start_servers()?;
         for n in 1..=cluster.plan.mounts {
@@ -113,31 +106,16 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// `router1` and so on.
     fn start_routers(&self) -> Outcome {
-        for (n, (near, far)) in (1..).zip(&self.router_ports) {
-            let (near, far) = (format!("{ADDRESS}:{near}@{SERVERS_NET}"), format!("{ADDRESS}:{far}@{MOUNTS_NET}"));
-            let args = ["--faults", "router", "--listen", &near, "--listen", &far].map(str::to_owned).to_vec();
-            let mut daemon = Daemon::new(&format!("router{n}"), &self.plan.nacre, args, &self.plan.root);
+        for (name, place) in &self.plan.site.routers {
+            let args = ["--faults".to_owned(), "router".to_owned()].into_iter().chain(place.args()).collect();
+            let mut daemon = Daemon::new(name, &self.plan.nacre, args, &self.plan.root);
+            daemon.namespace.clone_from(&place.namespace);
             daemon.start()?;
             daemon.wait_ready(READY_LIMIT)?;
             self.daemons().push(daemon);
         }
         Ok(())
-    }
-
-    /// The far network and a router to it, for a process on one side of the routers.
-    fn routes(&self, is_server: bool) -> impl Iterator<Item = (&'static str, String)> {
-        self.router_ports.iter().map(move |(near, far)| match is_server {
-            true => (MOUNTS_NET, format!("{ADDRESS}:{near}@{SERVERS_NET}")),
-            false => (SERVERS_NET, format!("{ADDRESS}:{far}@{MOUNTS_NET}")),
-        })
-    }
-
-    /// Arguments that name the routers, for a process on one side of them.
-    fn route_args(&self, is_server: bool) -> Vec<String> {
-        let routes = self.routes(is_server);
-        routes.flat_map(|(network, gateway)| ["--route".to_owned(), format!("{network} {gateway}")]).collect()
     }
 
     fn start_servers(&mut self) -> Outcome {
@@ -203,7 +181,8 @@ impl Cluster {
 
     /// Starts a server process and waits until it serves; its NID. Its twin, `NAME-twin`, waits for [`Cluster::restart`].
     fn start_server(&self, name: &str, role: &str, port: u16, dirs: &[PathBuf]) -> Outcome<String> {
-        let mut daemon = self.server(name, role, &format!("{ADDRESS}:{port}"), dirs);
+        let address = self.plan.site.servers.addresses.first().map_or(ADDRESS, |(address, _)| address);
+        let mut daemon = self.server(name, role, &format!("{address}:{port}"), dirs);
         daemon.port = Some(port);
         daemon.start()?;
         let nid = daemon.wait_ready(READY_LIMIT);
@@ -221,12 +200,14 @@ impl Cluster {
     }
 
     fn server(&self, name: &str, role: &str, listen: &str, dirs: &[PathBuf]) -> Daemon {
-        let network = if self.plan.routers > 0 { format!("@{SERVERS_NET}") } else { String::new() };
-        let listen = format!("{listen}{network}");
+        let place = &self.plan.site.servers;
+        let listen = format!("{listen}{}", place.network_suffix());
         let mut args = vec!["--faults".to_owned(), role.to_owned(), "--listen".to_owned(), listen];
-        args.extend(self.route_args(true));
+        args.extend(place.route_args());
         args.extend(dirs.iter().map(|d| d.to_string_lossy().into_owned()));
-        Daemon::new(name, &self.plan.nacre, args, &self.plan.root)
+        let mut daemon = Daemon::new(name, &self.plan.nacre, args, &self.plan.root);
+        daemon.namespace.clone_from(&place.namespace);
+        daemon
     }
 
     /// Mounts once more, as mount number `n` from 1.
@@ -235,15 +216,12 @@ impl Cluster {
         fs::create_dir_all(&at)?;
         let mut args = ["--faults", "mount", &self.source(), &at.to_string_lossy(), "-f"].map(str::to_owned).to_vec();
         let mut options = vec![self.plan.mount_options.to_owned()];
-        let listen = format!("{ADDRESS}:0@{MOUNTS_NET}");
-        match self.plan.routers {
-            0 => {}
-            // As a line of /etc/fstab says it.
-            _ if n == 2 => {
-                let routes = self.routes(false).map(|(network, gateway)| format!("route={network}:{gateway}"));
-                options.extend(std::iter::once(format!("listen={listen}")).chain(routes));
-            }
-            _ => args.extend(["--listen".to_owned(), listen].into_iter().chain(self.route_args(false))),
+        let place = self.plan.site.mount(n);
+        // The second one is told as a line of /etc/fstab says it.
+        if n == 2 {
+            options.extend(place.options())
+        } else {
+            args.extend(place.args())
         }
         if n == OLD_KERNEL_MOUNT {
             options.push("nokillpriv".to_owned());
@@ -253,6 +231,7 @@ impl Cluster {
             args.extend(["-o".to_owned(), options.join(",")]);
         }
         let mut daemon = Daemon::new(&format!("mount{n}"), &self.plan.nacre, args, &self.plan.root);
+        daemon.namespace = place.namespace;
         daemon.start()?;
         let deadline = Instant::now() + READY_LIMIT;
         let mut result = Ok(at.clone());

@@ -1,7 +1,7 @@
 //! One process of the product: started, killed, restarted, its log watched. A daemon is not a [`crate::process`]: it
 //! outlives the case, and what it logs is judged.
 
-use crate::failure::{Failure, Outcome, bail, ensure};
+use crate::failure::{Context, Failure, Outcome, bail, ensure};
 use crate::process::{self, tail};
 use crate::sys;
 use std::fs::{self, File, OpenOptions};
@@ -18,6 +18,8 @@ pub(crate) struct Daemon {
     pub(crate) name: String,
     /// Where it listens, if it is a server.
     pub(crate) port: Option<u16>,
+    /// File of the network namespace that it runs in, unless that is ours.
+    pub(crate) namespace: Option<PathBuf>,
     binary: PathBuf,
     args: Vec<String>,
     /// Where it puts its admin socket.
@@ -37,6 +39,7 @@ impl Daemon {
         Daemon {
             name: name.to_owned(),
             port: None,
+            namespace: None,
             binary: binary.to_owned(),
             args,
             run_dir: root.join("run"),
@@ -61,6 +64,9 @@ impl Daemon {
             .stdout(Stdio::piped())
             .stderr(log)
             .process_group(0);
+        if let Some(namespace) = &self.namespace {
+            sys::start_in_namespace(&mut command, namespace).context(format!("network of {}", self.name))?;
+        }
         let mut child =
             process::spawn(&mut command).map_err(|e| Failure::new(format!("{}: {e}", self.binary.display())))?;
         let (sender, receiver) = channel();

@@ -12,11 +12,13 @@ mod cases;
 mod cluster;
 mod daemon;
 mod failure;
+mod namespaces;
 mod power_cut;
 mod prng;
 mod process;
 mod progress;
 mod run;
+mod site;
 mod sys;
 mod worker;
 

@@ -6,6 +6,7 @@ use crate::case::{Case, Env, Layout, Profile};
 use crate::cases;
 use crate::cluster::{Cluster, Plan, unmount_below};
 use crate::failure::{Context, Failure, Outcome, bail};
+use crate::namespaces::{self, PREFIX};
 use crate::power_cut;
 use crate::prng::Prng;
 use crate::process;
@@ -175,9 +176,6 @@ fn matches(wanted: &str, name: &str) -> bool {
 fn title(case: &Case, layout: Layout) -> String {
     if layout == Layout::Default { case.name.to_owned() } else { format!("{} [{layout}]", case.name) }
 }
-
-/// Of names in the temporary directory. Short, as are all names below it: a socket's path ends after 108 bytes.
-const PREFIX: &str = "nacre-e2e-";
 
 impl<'a> Session<'a> {
     fn new(options: &'a Options) -> Outcome<Session<'a>> {
@@ -496,6 +494,7 @@ impl Drop for Session<'_> {
             if let Some(cluster) = self.cluster.take() {
                 cluster.abort();
             }
+            namespaces::remove_own();
             clear_away(&self.root);
         }
     }
@@ -509,6 +508,7 @@ fn clear_away(root: &Path) {
 
 /// What earlier runs left that were killed before they could clean up: their processes, mounts and files.
 fn remove_leftovers() {
+    namespaces::remove_leftovers();
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some(pid) = name.strip_prefix(PREFIX) else { continue };

@@ -3,10 +3,12 @@
 
 mod flags;
 mod handles;
+mod namespaces;
 mod set_id;
 
 pub(crate) use flags::*;
 pub(crate) use handles::*;
+pub(crate) use namespaces::*;
 pub(crate) use set_id::*;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;

@@ -13,6 +13,7 @@ pub(crate) mod handles;
 pub(crate) mod litmus;
 pub(crate) mod metrics;
 pub(crate) mod monitoring;
+pub(crate) mod networks;
 pub(crate) mod options;
 pub(crate) mod posix;
 pub(crate) mod power_cut;
@@ -44,6 +45,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(crash_points::all());
     all.extend(failover::all());
     all.extend(routers::all());
+    all.extend(networks::all());
     all.extend(power_cut::all());
     all.extend(progressive::all());
     all.extend(space::all());

@@ -14,8 +14,12 @@ const VERSION: &str = "0.2.2";
 
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
-    let install = |env: &Env| cargo_tool::install(env, "pjdfstest", VERSION);
-    vec![Case::new("pjdfstest", pjdfstest).prepare(install).limits(120, 300)]
+    vec![Case::new("pjdfstest", |env| pjdfstest(env, &[])).prepare(install).limits(120, 300)]
+}
+
+/// Installs pjdfstest.
+pub(crate) fn install(env: &Env) -> Outcome {
+    cargo_tool::install(env, "pjdfstest", VERSION)
 }
 
 /// Names of the list, without its comments.
@@ -23,7 +27,8 @@ fn expected_failures(list: &str) -> Vec<&str> {
     list.lines().map(|l| l.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty()).collect()
 }
 
-fn pjdfstest(env: &Env) -> Outcome {
+/// Runs the tests whose names have one of these in them, or all if there are none.
+pub(crate) fn pjdfstest(env: &Env, names: &[&str]) -> Outcome {
     let list = fs::read_to_string(env.repository.join("tests/e2e/pjdfstest.expected"))?;
     // Users that Debian and Ubuntu always have, so that none need be made.
     let mut config = String::from(
@@ -39,6 +44,7 @@ fn pjdfstest(env: &Env) -> Outcome {
     let other_fs = if PathBuf::from("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
     let printed = Program::new(cargo_tool::path(env, "pjdfstest"))
         .args(["-c", &text(&file), "-p", &text(&env.a), "-s", other_fs])
+        .args(names)
         .limit(Duration::from_secs(280))
         .output()?;
     let Some(summary) = printed.stdout.lines().find(|l| l.starts_with("Summary:")) else {

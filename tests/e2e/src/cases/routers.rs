@@ -5,6 +5,7 @@ use crate::cases::failover::Probe;
 use crate::cases::faults::{Writer, make_first_file, verify};
 use crate::cluster::{Cluster, Plan};
 use crate::failure::{Context, Outcome, bail, ensure};
+use crate::site::Site;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn cluster_behind(env: &Env, routers: usize) -> Outcome<Cluster> {
     let Some(main) = &env.cluster else { bail!("this case needs the product") };
     let mut plan = Plan::new(main.nacre(), &env.local.join("c"));
-    (plan.mounts, plan.servers, plan.routers) = (2, (2, 1), routers);
+    (plan.mounts, plan.servers, plan.site) = (2, (2, 1), Site::behind_routers(routers)?);
     Cluster::start(plan)
 }
 

@@ -172,7 +172,7 @@ newline"; touch -d '2001-02-03 04:05:06.789' d/one; chmod 6751 d/one; mkdir -m 1
 }
 
 /// Writes and verifies with checksums: sequential and random, buffered and direct, several jobs at once.
-fn fio(env: &Env) -> Outcome {
+pub(crate) fn fio(env: &Env) -> Outcome {
     let size = env.pick("12m", "128m");
     for (name, rw, block, direct, engine) in [
         ("sequential", "write", "1m", "0", "psync"),

@@ -93,7 +93,7 @@ fn build(env: &Env, place: &Path) -> Outcome {
 }
 
 /// SHA-256, mode and target of everything below a directory.
-fn checksums(place: &Path) -> Outcome<String> {
+pub(crate) fn checksums(place: &Path) -> Outcome<String> {
     let script = r#"find . -type f | grep -Ev "$1" | LC_ALL=C sort | xargs -d '\n' sha256sum
                     find . ! -type f -printf '%M %l  %p\n' | LC_ALL=C sort"#;
     let list = Program::new("bash").args(["-euo", "pipefail", "-c", script, "sums", NOT_COMPARED]).dir(place).run()?;

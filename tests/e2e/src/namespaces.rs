@@ -1,0 +1,169 @@
+//! Hosts and networks of their own on this machine: each host is a network namespace, each network a bridge, and each link
+//! between them a veth pair that a token bucket filter (`tc qdisc ... tbf`) may slow down to a rate.
+//!
+//! The bridges are in a namespace beside those of the hosts, so that a link can be cut where no host sees it: the host's end
+//! keeps its carrier and its address, and whatever is sent is dropped.
+
+use crate::failure::{Context, Outcome};
+use crate::process::Program;
+use crate::site::Place;
+use crate::sys;
+use std::fs;
+use std::path::Path;
+
+/// Hosts that links join to networks. All of it goes when this is dropped, with the processes that still run there.
+pub(crate) struct Hosts {
+    /// Beginning of the names of its namespaces.
+    prefix: String,
+    links: Vec<Link>,
+}
+
+/// The link between a host and a network. The host's end has the network's name.
+struct Link {
+    host: String,
+    network: &'static str,
+    address: String,
+}
+
+/// Beginning of the names of what runs make, directories and network namespaces. It is short, because the path of a socket
+/// ends after 108 bytes.
+pub(crate) const PREFIX: &str = "nacre-e2e-";
+/// The namespace of the bridges.
+const SWITCHES: &str = "switches";
+/// Where `ip netns` keeps the names of namespaces.
+const NAMES: &str = "/run/netns";
+/// Bytes that a link lets pass at once, and the longest that a packet waits in its queue. Less than what the rate carries
+/// between two ticks of the kernel's clock would keep the link below its rate.
+const BURST: &str = "256kb";
+const LATENCY: &str = "20ms";
+
+impl Hosts {
+    /// These networks, without any host yet.
+    pub(crate) fn new(networks: &[&str]) -> Outcome<Hosts> {
+        let hosts = Hosts { prefix: prefix_of(std::process::id()), links: Vec::new() };
+        hosts.make_namespace(SWITCHES)?;
+        for network in networks {
+            hosts.ip(SWITCHES, &format!("link add {network} type bridge"))?;
+            hosts.ip(SWITCHES, &format!("link set {network} up"))?;
+        }
+        Ok(hosts)
+    }
+
+    /// A host with an address on each of these networks, of which it reads `/24`. It passes no packets on between them.
+    pub(crate) fn add(&mut self, host: &str, addresses: &[(&'static str, &str)]) -> Outcome {
+        self.make_namespace(host)?;
+        for &(network, address) in addresses {
+            let (at, to) = (self.name(host), self.name(SWITCHES));
+            let link = Link { host: host.to_owned(), network, address: address.to_owned() };
+            let port = link.port();
+            let veth = format!("link add {network} netns {at} type veth peer name {port} netns {to}");
+            run("ip", &veth)?;
+            self.ip(SWITCHES, &format!("link set {port} master {network} up"))?;
+            self.ip(host, &format!("addr add {address}/24 dev {network}"))?;
+            self.ip(host, &format!("link set {network} up"))?;
+            self.links.push(link);
+        }
+        Ok(())
+    }
+
+    /// The place of processes on a host, with these routes.
+    pub(crate) fn place(&self, host: &str, routes: &[&str]) -> Place {
+        let links = self.links.iter().filter(|link| link.host == host);
+        Place {
+            namespace: Some(Path::new(NAMES).join(self.name(host))),
+            addresses: links.map(|link| (link.address.clone(), link.network)).collect(),
+            routes: routes.iter().map(|route| (*route).to_owned()).collect(),
+        }
+    }
+
+    /// Slows every link down to so many bytes a second in each direction.
+    pub(crate) fn shape(&self, bytes_per_second: u64) -> Outcome {
+        let filter = format!("root tbf rate {}bit burst {BURST} latency {LATENCY}", bytes_per_second * 8);
+        for link in &self.links {
+            self.tc(&link.host, &format!("qdisc replace dev {} {filter}", link.network))?;
+            self.tc(SWITCHES, &format!("qdisc replace dev {} {filter}", link.port()))?;
+        }
+        Ok(())
+    }
+
+    /// Cuts a host off from a network in silence: its link is taken off the bridge.
+    pub(crate) fn cut_off(&self, host: &str, network: &str) -> Outcome {
+        self.ip(SWITCHES, &format!("link set {} nomaster", port(host, network)))
+    }
+
+    /// Ends what [`Hosts::cut_off`] has begun.
+    pub(crate) fn rejoin(&self, host: &str, network: &str) -> Outcome {
+        self.ip(SWITCHES, &format!("link set {} master {network}", port(host, network)))
+    }
+
+    fn make_namespace(&self, host: &str) -> Outcome {
+        run("ip", &format!("netns add {}", self.name(host)))?;
+        self.ip(host, "link set lo up")
+    }
+
+    fn ip(&self, host: &str, command: &str) -> Outcome {
+        run("ip", &format!("-n {} {command}", self.name(host)))
+    }
+
+    fn tc(&self, host: &str, command: &str) -> Outcome {
+        run("tc", &format!("-n {} {command}", self.name(host)))
+    }
+
+    fn name(&self, host: &str) -> String {
+        format!("{}{host}", self.prefix)
+    }
+}
+
+impl Link {
+    fn port(&self) -> String {
+        port(&self.host, self.network)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        remove(|name| name.starts_with(&self.prefix));
+    }
+}
+
+/// The bridge's end of a link.
+fn port(host: &str, network: &str) -> String {
+    format!("{host}-{network}")
+}
+
+fn prefix_of(run: u32) -> String {
+    format!("{}{run}-", PREFIX)
+}
+
+fn run(tool: &str, command: &str) -> Outcome {
+    Program::new(tool).args(command.split(' ')).run().map(drop)
+}
+
+/// Removes what this run has made, also if the thread of a case was left behind with it.
+pub(crate) fn remove_own() {
+    let own = prefix_of(std::process::id());
+    remove(|name| name.starts_with(&own));
+}
+
+/// Removes what runs have left that were killed before they could clean up.
+pub(crate) fn remove_leftovers() {
+    remove(|name| {
+        let run = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        run.is_some_and(|run| run.parse::<u32>().is_ok() && !Path::new("/proc").join(run).exists())
+    });
+}
+
+/// Removes these namespaces after killing the processes in them, which would keep them in being.
+fn remove(is_ours: impl Fn(&str) -> bool) {
+    for entry in fs::read_dir(NAMES).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !is_ours(&name) {
+            continue;
+        }
+        let pids = Program::new("ip").args(["netns", "pids", &name]).run().map(|printed| printed.stdout);
+        let pids = pids.unwrap_or_default();
+        pids.lines().filter_map(|pid| pid.trim().parse().ok()).for_each(|pid| sys::kill(pid, libc::SIGKILL));
+        let removed = run("ip", &format!("netns del {name}")).context("a network namespace stays behind");
+        let _ = removed.inspect_err(|e| eprintln!("{e}"));
+    }
+}
