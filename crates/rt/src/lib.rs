@@ -39,6 +39,8 @@ enum Clock {
 /// The tasks that die together.
 struct Scope {
     name: String,
+    /// Error of the scope's time of day, in nanoseconds; only in simulation.
+    clock_error: i64,
     state: Mutex<ScopeState>,
 }
 
@@ -60,11 +62,11 @@ pub struct Elapsed;
 impl Rt {
     /// The real clock, on tokio. Must be called within a runtime.
     pub fn production() -> Rt {
-        Rt { clock: Clock::Production(production::Production::new()), scope: Scope::new("process") }
+        Rt { clock: Clock::Production(production::Production::new()), scope: Scope::new("process", 0) }
     }
 
     fn simulated(shared: Arc<sim::Shared>) -> Rt {
-        Rt { clock: Clock::Sim(shared), scope: Scope::new("sim") }
+        Rt { clock: Clock::Sim(shared), scope: Scope::new("sim", 0) }
     }
 
     /// The time on the monotonic clock.
@@ -79,7 +81,7 @@ impl Rt {
     pub fn wall(&self) -> Timestamp {
         match &self.clock {
             Clock::Production(p) => p.wall(),
-            Clock::Sim(s) => s.wall(),
+            Clock::Sim(s) => s.wall(self.scope.clock_error),
         }
     }
 
@@ -159,7 +161,18 @@ impl Rt {
 
     /// A narrower scope of the same clock: killing it ends only its own tasks; killing this one ends both.
     pub fn child(&self, name: impl Into<String>) -> Rt {
-        let scope = Scope::new(name);
+        self.child_of_clock(name, self.scope.clock_error)
+    }
+
+    /// In simulation, a narrower scope whose time of day is wrong by this many nanoseconds: a node of its own, whose clock
+    /// nobody has set. Positive is fast. The monotonic clock is the same.
+    pub fn child_with_clock_error(&self, name: impl Into<String>, nanos: i64) -> Rt {
+        assert!(self.is_simulated(), "a real clock is as it is");
+        self.child_of_clock(name, nanos)
+    }
+
+    fn child_of_clock(&self, name: impl Into<String>, clock_error: i64) -> Rt {
+        let scope = Scope::new(name, clock_error);
         let mut state = self.scope.state.lock();
         if state.children.len() >= state.sweep_children_at {
             state.children.retain(|c| c.strong_count() > 0);
@@ -202,8 +215,8 @@ impl Rt {
 }
 
 impl Scope {
-    fn new(name: impl Into<String>) -> Arc<Scope> {
-        Arc::new(Scope { name: name.into(), state: Mutex::default() })
+    fn new(name: impl Into<String>, clock_error: i64) -> Arc<Scope> {
+        Arc::new(Scope { name: name.into(), clock_error, state: Mutex::default() })
     }
 
     /// Remembers a task so that it can be killed. Returns false if the scope is dead.

@@ -210,8 +210,9 @@ impl Shared {
         Time(self.now.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn wall(&self) -> Timestamp {
-        Timestamp::from_nanos(i128::from(EPOCH_SECS) * 1_000_000_000 + i128::from(self.now().0))
+    /// The time of day on a clock that is wrong by `error` nanoseconds.
+    pub(crate) fn wall(&self, error: i64) -> Timestamp {
+        Timestamp::from_nanos(i128::from(EPOCH_SECS) * 1_000_000_000 + i128::from(self.now().0) + i128::from(error))
     }
 
     pub(crate) fn random(&self) -> u64 {

@@ -1,10 +1,14 @@
 //! A whole file system in one simulation: an MGS, an MDS, OSSs with an OST each, and clients, every one a node of its
-//! own that can crash and start again on the storage it left.
+//! own that can crash and start again on the storage it left. Clients may be on another network than the servers, behind
+//! routers.
 
+mod routers;
+
+use nacre_base::hash::mix64;
 use nacre_base::param::value::Value;
 use nacre_base::{Faults, MdtIndex, Nid, OstIndex, TargetName, Uuid};
 use nacre_client::{Client, MountConfig};
-use nacre_lnet::{SimNet, SimNetOptions};
+use nacre_lnet::{Route, SimNet, SimNetOptions};
 use nacre_node::{Node, Served, TargetSpec, tables};
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_osd::{IoStats, Osd};
@@ -21,6 +25,10 @@ pub struct Builder {
     fsname: String,
     oss: u32,
     clients: u32,
+    /// Routers between the servers' network and the clients'; 0: all are on one network.
+    routers: u32,
+    /// The clocks of nodes are wrong by up to this much.
+    clock_error: Duration,
     network: SimNetOptions,
     storage: MemOptions,
     /// Storage of the OSTs, if it differs.
@@ -60,8 +68,12 @@ pub enum Server {
 pub struct Cluster {
     rt: Rt,
     net: SimNet,
+    /// Network of the clients: the servers' own unless there are routers.
+    client_net: SimNet,
     builder: Builder,
     servers: Mutex<Vec<ServerNode>>,
+    /// Nodes of the routers; `None` for one that does not run.
+    routers: Mutex<Vec<Option<Node>>>,
     clients: Vec<ClientNode>,
     /// Clients that were killed.
     dead: Mutex<BTreeSet<usize>>,
@@ -105,6 +117,7 @@ const WITNESS: u32 = 50_000;
 const MGS_NODE: u32 = 1;
 const MDS_NODE: u32 = 2;
 const OSS_NODE: u32 = 10;
+const ROUTER_NODE: u32 = 1000;
 const CLIENT_NODE: u32 = 10_000;
 
 impl Cluster {
@@ -114,6 +127,8 @@ impl Cluster {
             fsname: "nacre".to_owned(),
             oss: 1,
             clients: 1,
+            routers: 0,
+            clock_error: Duration::ZERO,
             network: SimNetOptions::default(),
             storage: MemOptions::default(),
             ost_storage: None,
@@ -129,9 +144,14 @@ impl Cluster {
         &self.rt
     }
 
-    /// The network, for faults.
+    /// The servers' network, for faults.
     pub fn net(&self) -> &SimNet {
         &self.net
+    }
+
+    /// The clients' network, which is the servers' own unless there are routers.
+    pub fn client_net(&self) -> &SimNet {
+        &self.client_net
     }
 
     /// A client.
@@ -152,7 +172,7 @@ impl Cluster {
     /// Kills the client's process as kill -9 does: connections to it do not break.
     pub fn kill_client(&self, index: usize) {
         self.dead.lock().insert(index);
-        self.net.crash(self.clients[index].number);
+        self.client_net.crash(self.clients[index].number);
         self.clients[index].node.die();
     }
 
@@ -184,6 +204,12 @@ impl Cluster {
     /// Network numbers of all clients.
     pub fn client_numbers(&self) -> Vec<u32> {
         self.clients.iter().map(|c| c.number).collect()
+    }
+
+    /// Numbers of the nodes on the servers' network.
+    pub fn neighbours(&self) -> Vec<u32> {
+        let others = if self.builder.routers > 0 { self.router_numbers() } else { self.client_numbers() };
+        [self.server_numbers(), others].concat()
     }
 
     /// All servers.
@@ -227,7 +253,7 @@ impl Cluster {
         self.crash(server, how);
         let number = self.number(server);
         self.net.refuse(number);
-        for other in [self.server_numbers(), self.client_numbers()].concat() {
+        for other in self.neighbours() {
             self.net.disconnect(number, other);
         }
     }
@@ -246,7 +272,8 @@ impl Cluster {
         }
     }
 
-    fn number(&self, server: Server) -> u32 {
+    /// Number of a server's node.
+    pub(crate) fn number(&self, server: Server) -> u32 {
         self.servers.lock().iter().find(|s| s.server == server).expect("a server of this cluster").number
     }
 
@@ -255,11 +282,11 @@ impl Cluster {
         let (number, uuid, rt, storage) = {
             let mut servers = self.servers.lock();
             let node = servers.iter_mut().find(|s| s.server == server).expect("a server of this cluster");
-            let rt = self.rt.child(format!("{server:?}"));
+            let rt = self.builder.scope(&self.rt, format!("{server:?}"), node.number);
             node.storage = Arc::new(node.storage.reopen(&rt, tables(self.target_of(server).0.kind)));
             (node.number, node.uuid, rt, node.storage.clone())
         };
-        let running = self.builder.start_server(&rt, &self.net, server, number, uuid, storage).await?;
+        let running = self.builder.start_server(&rt, self.nets(), server, number, uuid, storage).await?;
         let mut servers = self.servers.lock();
         let node = servers.iter_mut().find(|s| s.server == server).expect("a server of this cluster");
         node.running = Some(running);
@@ -457,9 +484,20 @@ impl Cluster {
 
     /// Mounts one more client, on a node of its own.
     pub async fn mount_another(&self, number: u32) -> Result<Arc<Client>, String> {
-        let node = self.builder.start_client(&self.rt, &self.net, CLIENT_NODE + number).await?;
+        let node = self.builder.start_client(&self.rt, self.nets(), CLIENT_NODE + number).await?;
         Ok(node.client)
     }
+
+    fn nets(&self) -> Nets<'_> {
+        Nets { servers: &self.net, clients: &self.client_net }
+    }
+}
+
+/// The networks of a cluster, which may be one.
+#[derive(Clone, Copy)]
+struct Nets<'a> {
+    servers: &'a SimNet,
+    clients: &'a SimNet,
 }
 
 impl Builder {
@@ -472,6 +510,18 @@ impl Builder {
     /// Number of clients.
     pub fn clients(mut self, count: u32) -> Builder {
         self.clients = count;
+        self
+    }
+
+    /// Puts the clients on a network of their own, behind so many routers.
+    pub fn routers(mut self, count: u32) -> Builder {
+        self.routers = count;
+        self
+    }
+
+    /// Lets the clocks of nodes be wrong by up to this much.
+    pub fn clock_error(mut self, most: Duration) -> Builder {
+        self.clock_error = most;
         self
     }
 
@@ -521,25 +571,33 @@ impl Builder {
     /// mounted.
     pub async fn build(self, rt: &Rt) -> Result<Cluster, String> {
         let net = SimNet::new(rt.clone(), self.network);
+        let client_net = match self.routers {
+            0 => net.clone(),
+            _ => SimNet::new(rt.clone(), self.client_network()),
+        };
+        let nets = Nets { servers: &net, clients: &client_net };
+        let routers = (0..self.routers).map(|i| Some(self.start_router(rt, nets, i))).collect();
         let mut servers = Vec::new();
         let mut all = vec![(Server::Mgs, MGS_NODE), (Server::Mds, MDS_NODE)];
         all.extend((0..self.oss).map(|i| (Server::Oss(i), OSS_NODE + i)));
         for (server, number) in all {
-            let node_rt = rt.child(format!("{server:?}"));
+            let node_rt = self.scope(rt, format!("{server:?}"), number);
             let of_ost = self.ost_storage.as_ref().filter(|_| matches!(server, Server::Oss(_)));
             let storage_faults = Faults::new();
             let options = MemOptions { faults: storage_faults.clone(), ..of_ost.unwrap_or(&self.storage).clone() };
             let storage = Arc::new(MemOsd::new(&node_rt, tables(self.target_of(server).0.kind), options));
             let uuid = Uuid::from_random(rt.random(), rt.random());
-            let running = self.start_server(&node_rt, &net, server, number, uuid, storage.clone()).await?;
+            let running = self.start_server(&node_rt, nets, server, number, uuid, storage.clone()).await?;
             servers.push(ServerNode { server, number, storage, storage_faults, running: Some(running), uuid });
         }
         let oss = Value::Number(self.oss.into());
         let mut cluster = Cluster {
             rt: rt.clone(),
             net,
+            client_net,
             builder: self,
             servers: Mutex::new(servers),
+            routers: Mutex::new(routers),
             clients: Vec::new(),
             dead: Mutex::default(),
         };
@@ -547,10 +605,28 @@ impl Builder {
             rt.sleep(Duration::from_millis(10)).await;
         }
         for i in 0..cluster.builder.clients {
-            let client = cluster.builder.start_client(rt, &cluster.net, CLIENT_NODE + i).await?;
+            let client = cluster.builder.start_client(rt, cluster.nets(), CLIENT_NODE + i).await?;
             cluster.clients.push(client);
         }
         Ok(cluster)
+    }
+
+    /// The scope of a node, whose clock is wrong by as much as its number says.
+    fn scope(&self, rt: &Rt, name: String, number: u32) -> Rt {
+        let most = self.clock_error.as_nanos() as u64;
+        let error = if most == 0 { 0 } else { (mix64(u64::from(number)) % (2 * most)) as i64 - most as i64 };
+        rt.child_with_clock_error(name, error)
+    }
+
+    /// A node on one of the networks, with a route to the other by each router.
+    fn node_on(&self, rt: Rt, own: &SimNet, other: &SimNet, number: u32) -> Node {
+        let node = Node::simulated(rt, own, number);
+        for router in 0..self.routers {
+            let gateway = own.nid(ROUTER_NODE + router);
+            let route = Route { network: other.nid(0).network, gateway, hops: None, priority: 0 };
+            node.lnet().add_route(route).expect("a gateway on the node's own network");
+        }
+        node
     }
 
     fn target_of(&self, server: Server) -> (TargetName, &'static str) {
@@ -564,7 +640,7 @@ impl Builder {
     async fn start_server(
         &self,
         rt: &Rt,
-        net: &SimNet,
+        nets: Nets<'_>,
         server: Server,
         number: u32,
         uuid: Uuid,
@@ -580,14 +656,15 @@ impl Builder {
         let presets = ost_params.map(preset).collect();
         let host = format!("{server:?}").to_lowercase();
         let mgs = vec![Nid::sim(MGS_NODE)];
-        let node = Node::simulated(rt.clone(), net, number);
+        let node = self.node_on(rt.clone(), nets.servers, nets.clients, number);
         let spec = TargetSpec { host, presets, ..TargetSpec::new(name, uuid, mgs) };
         let served = node.serve(osd, spec).await.map_err(|e| e.to_string())?;
         Ok(Running { node, served })
     }
 
-    async fn start_client(&self, rt: &Rt, net: &SimNet, number: u32) -> Result<ClientNode, String> {
-        let node = Node::simulated(rt.child(format!("client-{number}")), net, number);
+    async fn start_client(&self, rt: &Rt, nets: Nets<'_>, number: u32) -> Result<ClientNode, String> {
+        let rt = self.scope(rt, format!("client-{number}"), number);
+        let node = self.node_on(rt, nets.clients, nets.servers, number);
         let client = self.mount(&node, &format!("client-{number}")).await?;
         Ok(ClientNode { number, node, client })
     }

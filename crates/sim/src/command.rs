@@ -6,6 +6,7 @@ use crate::away;
 use crate::conditions::Answers;
 use crate::crashes;
 use crate::journal::{self, Application, Setup};
+use crate::liveness;
 use crate::ping_storm::{self, Topology};
 use crate::scale::Crowd;
 use crate::scenario::{Trouble, run_seed};
@@ -94,6 +95,19 @@ enum SimCommand {
         #[arg(long, default_value_t = 150)]
         steps: u32,
     },
+    /// Many seeds of clients, servers, routers and an MGS that die, are cut off or are slow: nobody is evicted who could answer,
+    /// and nobody waits for the dead longer than the rules say
+    Liveness {
+        /// How many seeds
+        #[arg(long, default_value_t = 2000)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// Most calls of each client
+        #[arg(long, default_value_t = 400)]
+        steps: u32,
+    },
     /// One seed, with its failure in full
     Replay {
         /// The seed
@@ -108,6 +122,9 @@ enum SimCommand {
         /// A seed of `away`, not of `sweep`
         #[arg(long, conflicts_with_all = ["crashes", "locks"])]
         away: bool,
+        /// A seed of `liveness`, not of `sweep`
+        #[arg(long, conflicts_with_all = ["crashes", "locks", "away"])]
+        liveness: bool,
         /// With --crashes: the answers that the failed sweep was run with
         #[arg(long, requires = "crashes")]
         answers: Option<Answers>,
@@ -255,11 +272,13 @@ pub fn main(args: SimArgs) -> ExitCode {
             sweep(crashes_answering(answers), from, seeds, steps, args.json)
         }
         SimCommand::Away { seeds, from, steps } => sweep(&AWAY, from, seeds, steps, args.json),
-        SimCommand::Replay { seed, locks, crashes, away, answers, steps } => {
+        SimCommand::Liveness { seeds, from, steps } => sweep(&LIVENESS, from, seeds, steps, args.json),
+        SimCommand::Replay { seed, locks, crashes, away, liveness, answers, steps } => {
             let story = match () {
                 () if locks => &LOCKS,
                 () if crashes => crashes_answering(answers),
                 () if away => &AWAY,
+                () if liveness => &LIVENESS,
                 () => &SWEEP,
             };
             replay(story, seed, steps, args.json)
@@ -336,6 +355,13 @@ const AWAY: Story = Story {
     run: away::run_seed,
     trouble: |seed| away::Course::of_seed(seed).to_string(),
     replay: "nacre sim replay --away",
+};
+
+const LIVENESS: Story = Story {
+    name: "liveness",
+    run: liveness::run_seed,
+    trouble: liveness::troubles_of_seed,
+    replay: "nacre sim replay --liveness",
 };
 
 /// The outcome of one seed.

@@ -124,6 +124,12 @@ impl Cluster {
         attempts.and_then(Value::number).expect("an import counts its connections")
     }
 
+    /// Number of evictions by a server that a client has found; `None` if the client does not use the server.
+    pub(crate) fn evictions(&self, client: usize, server: Server) -> Option<i128> {
+        let import = self.import(client, server)?;
+        import.field("connection").and_then(|connection| connection.field("generation")).and_then(Value::number)
+    }
+
     /// Waits until a client is connected to the present instance of a server, and has recovered.
     pub async fn until_connected(&self, client: usize, server: Server) {
         let (name, layer) = self.target_of(server);
