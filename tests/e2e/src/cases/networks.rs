@@ -338,18 +338,11 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Bytes a second that fio writes or reads in a directory, past the client's cache.
+/// Bytes a second that fio writes or reads in a directory, past the client's cache. Eight programs have a call under way at any
+/// time, so that the longer path through the gateways is as full as the direct one.
 fn bulk(env: &Env, dir: &Path, way: &str) -> Outcome<f64> {
     let fio = Program::new("fio")
-        .args([
-            "--name=bulk",
-            "--bs=1m",
-            "--direct=1",
-            "--ioengine=libaio",
-            "--iodepth=8",
-            "--numjobs=2",
-            "--size=128m",
-        ])
+        .args(["--name=bulk", "--bs=1m", "--direct=1", "--ioengine=libaio", "--iodepth=8", "--numjobs=8", "--size=32m"])
         .args(["--time_based", "--runtime=4", "--thread", "--group_reporting", "--fallocate=none"])
         .args(["--output-format=json".to_owned(), format!("--rw={way}"), format!("--directory={}", text(dir))]);
     let printed = fio.dir(&env.local).limit(PATIENCE).run()?.stdout;
