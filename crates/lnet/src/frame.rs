@@ -36,7 +36,7 @@
 
 use crate::message::{Header, Kind, MAX_PAYLOAD, Portal, Purpose};
 use crate::routes::HOPS_MAX;
-use nacre_base::{Nid, RawNid};
+use nacre_base::{Network, Nid, RawNid};
 
 /// Bytes of a message header.
 pub(crate) const HEADER_LEN: usize = 128;
@@ -312,17 +312,35 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 }
 
 /// The answer to a ping. On the wire it is 4 bytes of flags (bit 0: the node is a router), 4 bytes that count its NIDs, and
-/// for each NID 24 bytes and 4 bytes of flags (bit 0: the NID's interface works).
+/// for each NID 24 bytes and 4 bytes of flags (bit 0: the NID's interface works). Then come 4 bytes that count the networks
+/// that a router reaches by other routers, and for each 4 bytes that name it, 4 bytes of flags (bit 0: it can be reached) and 4
+/// bytes that name the latest loss; this part may be missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PingInfo {
     /// Whether it is a router.
     pub(crate) routing: bool,
     /// Its NIDs, and whether the interface of each works.
     pub(crate) nids: Vec<(Nid, bool)>,
+    /// The networks that a router reaches by other routers.
+    pub(crate) ways: Vec<ToldWay>,
+}
+
+/// What a router says of a network that it reaches by other routers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ToldWay {
+    pub(crate) network: Network,
+    /// Whether a message to the network would be passed on now.
+    pub(crate) up: bool,
+    /// Name of the latest failure by which messages to this network may have been lost behind the router; 0 if there was none.
+    pub(crate) loss: u32,
 }
 
 /// A node has at most so many NIDs.
 const PING_NIDS_MAX: usize = 4096;
+/// A router names at most so many networks behind others.
+pub(crate) const PING_WAYS_MAX: usize = 1024;
+/// Bytes of each.
+const WAY_LEN: usize = 12;
 
 impl PingInfo {
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -331,6 +349,12 @@ impl PingInfo {
         for (nid, up) in &self.nids {
             b.extend_from_slice(&encode_nid(*nid));
             b.extend_from_slice(&u32::from(*up).to_le_bytes());
+        }
+        b.extend_from_slice(&(self.ways.len() as u32).to_le_bytes());
+        for way in &self.ways {
+            for word in [way.network.to_u32(), u32::from(way.up), way.loss] {
+                b.extend_from_slice(&word.to_le_bytes());
+            }
         }
         b
     }
@@ -343,9 +367,25 @@ impl PingInfo {
             return Err(FrameError::Nid);
         }
         let entry = |e: &[u8]| decode_nid(&e[..NID_LEN]).map(|nid| (nid, u32_at(e, NID_LEN) & 1 != 0));
-        let nids = rest.chunks_exact(NID_LEN + 4).take(count).map(entry).collect::<Result<_, _>>()?;
-        Ok(PingInfo { routing: u32_at(head, 0) & 1 != 0, nids })
+        let (nids, rest) = rest.split_at(count * (NID_LEN + 4));
+        let nids = nids.chunks_exact(NID_LEN + 4).map(entry).collect::<Result<_, _>>()?;
+        Ok(PingInfo { routing: u32_at(head, 0) & 1 != 0, nids, ways: decode_ways(rest)? })
     }
+}
+
+fn decode_ways(b: &[u8]) -> Result<Vec<ToldWay>, FrameError> {
+    let Some((count, rest)) = b.split_first_chunk::<4>() else {
+        return if b.is_empty() { Ok(Vec::new()) } else { Err(FrameError::Nid) };
+    };
+    let count = u32::from_le_bytes(*count) as usize;
+    if count > PING_WAYS_MAX || rest.len() < count * WAY_LEN {
+        return Err(FrameError::Nid);
+    }
+    let way = |e: &[u8]| {
+        let network = Network::from_u32(u32_at(e, 0)).ok_or(FrameError::Nid)?;
+        Ok(ToldWay { network, up: u32_at(e, 4) & 1 != 0, loss: u32_at(e, 8) })
+    };
+    rest.chunks_exact(WAY_LEN).take(count).map(way).collect()
 }
 
 /// NIDs one after the other.
@@ -486,13 +526,19 @@ mod tests {
     #[test]
     fn what_a_ping_answers_round_trips_and_is_checked() {
         let nids = vec![(Nid::LO, true), (hello().destination, false)];
-        let info = PingInfo { routing: true, nids };
+        let without_ways = 8 + nids.len() * (NID_LEN + 4);
+        let ways = vec![ToldWay { network: Network::SIM, up: true, loss: 7 }];
+        let info = PingInfo { routing: true, nids, ways };
         let bytes = info.encode();
+        assert_eq!(PingInfo::decode(&bytes[..without_ways]), Ok(PingInfo { ways: Vec::new(), ..info.clone() }));
         assert_eq!(PingInfo::decode(&bytes), Ok(info));
-        assert!((0..bytes.len()).all(|len| PingInfo::decode(&bytes[..len]).is_err()));
-        let mut many = bytes;
-        many[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!(PingInfo::decode(&many), Err(FrameError::Nid));
+        let cut = |len: &usize| *len != without_ways;
+        assert!((0..bytes.len()).filter(cut).all(|len| PingInfo::decode(&bytes[..len]).is_err()));
+        for count in [4, without_ways] {
+            let mut many = bytes.clone();
+            many[count..count + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+            assert_eq!(PingInfo::decode(&many), Err(FrameError::Nid));
+        }
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! unanswered for [`ANSWER_WITHIN`] is dead, as is one whose connection broke. So a dead gateway is left within three
 //! seconds by those who use it, and one that nobody uses costs a ping a minute (Lustre's `alive_router_check_interval`).
 //! A dead gateway is pinged every second, then at doubled intervals up to a minute, until it answers. The answer names
-//! the networks on which the gateway itself works, so that one whose far side is cut off is left as well.
+//! the networks on which the gateway itself works, so that one whose far side is cut off is left as well, and those that it
+//! reaches by other gateways, so that this holds over several hops.
 
+use crate::frame::ToldWay;
 use nacre_base::{Network, Nid, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,6 +28,14 @@ pub(crate) struct Told {
     pub(crate) routing: bool,
     /// Its networks, and whether its interface there works.
     pub(crate) networks: Vec<(Network, bool)>,
+    /// Networks that it reaches by other gateways.
+    pub(crate) ways: Vec<ToldWay>,
+}
+
+impl Told {
+    fn way(&self, network: Network) -> Option<&ToldWay> {
+        self.ways.iter().find(|way| way.network == network)
+    }
 }
 
 /// Why a gateway is not used for a network.
@@ -117,16 +127,24 @@ impl Gateways {
         }
     }
 
-    /// A gateway answered a ping, or said of its own accord how it is.
-    pub(crate) fn handle_told(&mut self, gateway: Nid, told: Told, now: Time) {
-        if let Some(gateway) = self.all.get_mut(&gateway) {
-            *gateway = Gateway { told: Some(told), heard: now, ..Gateway::default() };
-            gateway.next = now + gateway.period(self.interval);
-        }
+    /// A gateway answered a ping, or said of its own accord how it is. Returns the networks behind it to which messages may have
+    /// been lost since it said so last.
+    pub(crate) fn handle_told(&mut self, gateway: Nid, told: Told, now: Time) -> Vec<(Network, u32)> {
+        let Some(gateway) = self.all.get_mut(&gateway) else { return Vec::new() };
+        let before = gateway.told.take();
+        let is_new = |way: &&ToldWay| {
+            let known = before.as_ref().and_then(|before| before.way(way.network));
+            // A gateway that is met for the first time names old losses.
+            way.loss != 0 && before.is_some() && known.is_none_or(|known| known.loss != way.loss)
+        };
+        let lost = told.ways.iter().filter(is_new).map(|way| (way.network, way.loss)).collect();
+        *gateway = Gateway { told: Some(told), heard: now, ..Gateway::default() };
+        gateway.next = now + gateway.period(self.interval);
+        lost
     }
 
-    /// Why the gateway cannot be used for a network; none if it can. A network that the gateway did not name is reached over
-    /// another one behind it.
+    /// Why the gateway cannot be used for a network; none if it can. Nothing is known against a network that the gateway did not
+    /// name.
     pub(crate) fn trouble(&self, gateway: Nid, network: Network) -> Option<Unusable> {
         let gateway = self.all.get(&gateway)?;
         if gateway.dead {
@@ -139,6 +157,7 @@ impl Gateways {
         match told.networks.iter().find(|(n, _)| *n == network) {
             _ if !told.routing => Some(Unusable::NotRouting),
             Some((_, false)) => Some(Unusable::FarSideDown),
+            None if told.way(network).is_some_and(|way| !way.up) => Some(Unusable::FarSideDown),
             _ => None,
         }
     }
@@ -215,7 +234,8 @@ impl Gateway {
     /// Interval of pings while it answers: short while it cannot reach everything.
     fn period(&self, interval: Duration) -> Duration {
         let told = self.told.as_ref();
-        let is_whole = told.is_none_or(|t| t.routing && t.networks.iter().all(|(_, up)| *up));
+        let reaches_all = |t: &Told| t.networks.iter().all(|(_, up)| *up) && t.ways.iter().all(|way| way.up);
+        let is_whole = told.is_none_or(|t| t.routing && reaches_all(t));
         if is_whole && self.unreachable.is_empty() { interval } else { RETRY_MIN }
     }
 
@@ -245,7 +265,27 @@ mod tests {
     }
 
     fn told(routing: bool, far_side: bool) -> Told {
-        Told { routing, networks: vec![(Network::TCP, true), (network("tcp1"), far_side)] }
+        Told { routing, networks: vec![(Network::TCP, true), (network("tcp1"), far_side)], ways: Vec::new() }
+    }
+
+    #[test]
+    fn a_gateway_says_what_it_reaches_by_others_and_what_may_be_lost_there() {
+        let gateway = Nid::sim(1);
+        let mut all = known(gateway);
+        let distant = network("tcp2");
+        let told = |up, loss| Told { ways: vec![ToldWay { network: distant, up, loss }], ..told(true, true) };
+        assert_eq!(all.handle_told(gateway, told(true, 5), at(2)), [(distant, 5)], "the network is new");
+        assert_eq!(all.handle_told(gateway, told(true, 5), at(3)), [], "an old loss");
+        assert_eq!((all.trouble(gateway, distant), all.is_on(gateway, distant)), (None, false));
+        assert_eq!(all.handle_told(gateway, told(false, 5), at(4)), []);
+        assert_eq!(all.trouble(gateway, distant), Some(Unusable::FarSideDown));
+        assert_eq!(all.trouble(gateway, network("tcp1")), None);
+        assert_eq!(all.handle_timer(at(1_004)).ping, [gateway], "it is asked again soon");
+        assert_eq!(all.handle_told(gateway, told(true, 9), at(1_005)), [(distant, 9)], "another way, and a loss");
+        assert_eq!(all.trouble(gateway, distant), None);
+        let mut met = Gateways::new(INTERVAL);
+        met.add(gateway, at(0));
+        assert_eq!(met.handle_told(gateway, told(true, 9), at(1)), [], "whoever meets it has lost nothing");
     }
 
     #[test]

@@ -340,7 +340,7 @@ impl LnetNode {
 
     fn handle_get(self: &Arc<Self>, header: &Header) -> bool {
         let found = match header.portal {
-            Portal::RESERVED if header.match_bits == PING_MATCH_BITS => Some(self.ping_answer()),
+            Portal::RESERVED if header.match_bits == PING_MATCH_BITS => Some(self.ping_answer(header.source)),
             Portal::BULK if header.length <= self.message_max(header.source) => {
                 self.exposed.read(header.source, header.match_bits, header.offset, header.length)
             }
@@ -351,8 +351,8 @@ impl LnetNode {
         true
     }
 
-    fn ping_answer(&self) -> Payload {
-        self.ping_info().encode().into()
+    fn ping_answer(&self, peer: Nid) -> Payload {
+        self.ping_info(peer).encode().into()
     }
 
     fn handle_reply(&self, interface: &Interface, header: &Header, payload: Payload) -> bool {

@@ -3,7 +3,7 @@
 //! routing is switched on, so that a node without either pays nothing for it.
 
 use crate::error::LnetError;
-use crate::frame::{self, PingInfo};
+use crate::frame::{self, PING_WAYS_MAX, PingInfo, ToldWay};
 use crate::gateways::{Gateways, Told, Unusable};
 use crate::lnd::{Outbound, Receipt, Waiter};
 use crate::message::{Header, Kind, Message, Portal};
@@ -16,7 +16,7 @@ use nacre_base::{Errno, FxHashMap, Network, Nid, Payload, Time};
 use nacre_rt::Task;
 use parking_lot::{Mutex, RwLock};
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,6 +32,8 @@ const LINK_INTERVAL: Duration = Duration::from_secs(u32::MAX as u64);
 const QUIET: Duration = Duration::from_millis(500);
 /// How long a router that is being stopped goes on at most.
 const DRAIN: Duration = Duration::from_secs(5);
+/// Losses of a network that are remembered, so that one that comes by several gateways, or round in a circle, counts once.
+const LOSSES: usize = 8;
 
 /// A route as `lnetctl route show -v` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +150,10 @@ pub(crate) struct Routing {
     forwards: AtomicBool,
     /// A router's own interfaces, watched like gateways: one on which nothing is heard does not work.
     links: Mutex<Links>,
+    /// For each network, the names of the latest failures by which messages to it may have been lost behind a gateway.
+    losses: Mutex<BTreeMap<Network, VecDeque<u32>>>,
+    /// What a router last told its neighbours of networks that it reaches by others.
+    told_ways: Mutex<Vec<ToldWay>>,
     watcher: Mutex<Option<Task>>,
     /// True while the watcher sleeps until the next ping is due, because no gateway owes an answer.
     is_quiet: AtomicBool,
@@ -172,6 +178,8 @@ impl Routing {
             announces: AtomicBool::new(false),
             forwards: AtomicBool::new(false),
             links: Mutex::new(Links { watch: Gateways::new(LINK_INTERVAL), recent: FxHashMap::default() }),
+            losses: Mutex::default(),
+            told_ways: Mutex::default(),
             watcher: Mutex::new(None),
             is_quiet: AtomicBool::new(false),
             woken: Arc::default(),
@@ -212,6 +220,23 @@ impl Routing {
 
     fn is_gateway(&self, nid: Nid) -> bool {
         self.routes.read().has_gateway(nid)
+    }
+
+    /// Remembers a failure by which messages to a network may have been lost. Returns false if it is known.
+    fn note_loss(&self, network: Network, loss: u32) -> bool {
+        let mut losses = self.losses.lock();
+        let known = losses.entry(network).or_default();
+        let is_new = !known.contains(&loss);
+        if is_new {
+            known.push_front(loss);
+            known.truncate(LOSSES);
+        }
+        is_new
+    }
+
+    /// Distant NIDs of these networks that messages came from or went to.
+    fn distant(&self, is_meant: impl Fn(Network) -> bool) -> Vec<Nid> {
+        self.came_through.lock().0.keys().filter(|nid| is_meant(nid.network)).copied().collect()
     }
 }
 
@@ -561,36 +586,74 @@ impl LnetNode {
         let Some(routing) = self.routing() else { return };
         let was_alive = routing.gateways.lock().handle_lost(peer, self.rt.now());
         routing.wake();
-        let released = routing.router.lock().as_mut().map(|router| router.handle_peer_gone(peer));
-        if let Some((lost, goes)) = released {
-            lost.into_iter().for_each(|parked| self.answer_unreachable(&parked.message.header, Errno::EHOSTUNREACH));
-            self.send_on(goes);
-        }
+        self.give_up_held(routing, peer);
         if was_alive {
             self.leave_gateway(peer);
         }
     }
 
+    /// Answers the messages that a router holds for a peer that is gone.
+    fn give_up_held(self: &Arc<Self>, routing: &Routing, peer: Nid) {
+        let released = routing.router.lock().as_mut().map(|router| router.handle_peer_gone(peer));
+        if let Some((lost, goes)) = released {
+            lost.into_iter().for_each(|parked| self.answer_unreachable(&parked.message.header, Errno::EHOSTUNREACH));
+            self.send_on(goes);
+        }
+    }
+
     /// A gateway cannot be used any more: the distant NIDs that were heard through any gateway of the same networks are
-    /// treated as peers whose connections broke, so that whatever was lost is sent again another way.
+    /// treated as peers whose connections broke, so that whatever was lost is sent again another way. A router says the same
+    /// to those whose messages it passed on.
     fn leave_gateway(self: &Arc<Self>, gateway: Nid) {
         let Some(routing) = self.routing() else { return };
         tracing::info!("{}: gateway {gateway} is left", self.rt.name());
-        let distant: Vec<Nid> = {
+        if routing.forwards() {
+            let mut networks: Vec<Network> = {
+                let routes = routing.routes.read();
+                routes.all().iter().filter(|route| route.gateway == gateway).map(|route| route.network).collect()
+            };
+            networks.dedup();
+            // A name that no loss of the network has had lately.
+            let note = |network| routing.note_loss(network, (self.rt.random() as u32).max(1));
+            networks.into_iter().for_each(|network| while !note(network) {});
+        }
+        let distant = {
             let routes = routing.routes.read();
-            let came_through = routing.came_through.lock();
-            came_through.0.keys().filter(|nid| routes.leads(nid.network, gateway)).copied().collect()
+            routing.distant(|network| routes.leads(network, gateway))
         };
         distant.into_iter().for_each(|nid| self.tell_peer_down(nid));
     }
 
-    /// What this node says of itself when it is pinged.
-    pub(crate) fn ping_info(&self) -> PingInfo {
-        let links = self.routing().map(|routing| routing.links.lock());
+    /// What a router says to a peer of the networks that it reaches by other routers, but not of those that it reaches by that
+    /// peer.
+    fn ways_for(&self, routing: &Routing, peer: Option<Nid>) -> Vec<ToldWay> {
+        let (routes, gateways) = (routing.routes.read(), routing.gateways.lock());
+        let (links, losses) = (routing.links.lock(), routing.losses.lock());
+        let mut ways: BTreeMap<Network, bool> = BTreeMap::new();
+        for route in routes.all() {
+            let link = self.interface_to(route.gateway).map(|interface| interface.nid);
+            let works = link.is_some_and(|link| links.watch.trouble(link, link.network).is_none())
+                && gateways.trouble(route.gateway, route.network).is_none();
+            *ways.entry(route.network).or_default() |= works;
+        }
+        let named = ways.into_iter().filter(|(network, _)| peer.is_none_or(|peer| !routes.leads(*network, peer)));
+        let told = named.map(|(network, up)| {
+            let loss = losses.get(&network).and_then(|known| known.front()).copied().unwrap_or(0);
+            ToldWay { network, up, loss }
+        });
+        told.take(PING_WAYS_MAX).collect()
+    }
+
+    /// What this node says of itself to a peer that pings it.
+    pub(crate) fn ping_info(&self, peer: Nid) -> PingInfo {
+        let routing = self.routing();
+        let announces = routing.is_some_and(|routing| routing.announces.load(Ordering::Relaxed));
+        let ways = routing.filter(|_| announces).map(|routing| self.ways_for(routing, Some(peer))).unwrap_or_default();
+        let links = routing.map(|routing| routing.links.lock());
         let is_up = |nid: Nid| links.as_ref().is_none_or(|links| links.watch.trouble(nid, nid.network).is_none());
         let mut nids = vec![(Nid::LO, true)];
         nids.extend(self.nids().into_iter().map(|nid| (nid, is_up(nid))));
-        PingInfo { routing: self.routing().is_some_and(|r| r.announces.load(Ordering::Relaxed)), nids }
+        PingInfo { routing: announces, nids, ways }
     }
 
     /// A gateway said how it is, unasked.
@@ -605,21 +668,28 @@ impl LnetNode {
     fn handle_told(self: &Arc<Self>, gateway: Nid, info: &PingInfo) {
         let Some(routing) = self.routing().filter(|routing| routing.is_gateway(gateway)) else { return };
         let networks = info.nids.iter().map(|(nid, up)| (nid.network, *up)).collect();
-        let told = Told { routing: info.routing, networks };
+        let told = Told { routing: info.routing, networks, ways: info.ways.clone() };
         let routes = routing.routes.read();
         let trouble = |gateways: &Gateways| {
             let by = routes.all().iter().filter(|r| r.gateway == gateway);
             by.filter(|r| gateways.trouble(gateway, r.network).is_some()).count()
         };
-        let got_worse = {
+        let (got_worse, lost) = {
             let mut gateways = routing.gateways.lock();
             let before = trouble(&gateways);
-            gateways.handle_told(gateway, told, self.rt.now());
-            trouble(&gateways) > before
+            let lost = gateways.handle_told(gateway, told, self.rt.now());
+            (trouble(&gateways) > before, lost)
         };
+        let lost: Vec<_> = lost.into_iter().filter(|(network, _)| routes.leads(*network, gateway)).collect();
         drop(routes);
+        // A router that has just come back names losses of before; whoever knows them has acted on them.
+        let lost: Vec<_> = lost.into_iter().filter(|(network, loss)| routing.note_loss(*network, *loss)).collect();
         if got_worse && info.routing {
             self.leave_gateway(gateway);
+        } else if !lost.is_empty() {
+            tracing::info!("{}: messages may have been lost behind gateway {gateway}", self.rt.name());
+            let distant = routing.distant(|network| lost.iter().any(|(n, _)| *n == network));
+            distant.into_iter().for_each(|nid| self.tell_peer_down(nid));
         }
     }
 
@@ -630,7 +700,10 @@ impl LnetNode {
         let now = self.rt.now();
         let due = routing.gateways.lock().handle_timer(now);
         due.ping.into_iter().for_each(|gateway| self.ask_gateway(gateway));
-        due.dead.into_iter().for_each(|gateway| self.leave_gateway(gateway));
+        for gateway in due.dead {
+            self.give_up_held(routing, gateway);
+            self.leave_gateway(gateway);
+        }
         if routing.forwards() {
             let due = routing.links.lock().watch.handle_timer(now);
             due.ping.iter().for_each(|link| self.ask_neighbours(*link));
@@ -638,6 +711,10 @@ impl LnetNode {
                 due.dead
                     .iter()
                     .for_each(|link| tracing::warn!("{}: nothing is heard on {link} any more", self.rt.name()));
+                self.tell_neighbours();
+            }
+            let ways = self.ways_for(routing, None);
+            if *routing.told_ways.lock() != ways {
                 self.tell_neighbours();
             }
             return None;
@@ -684,10 +761,13 @@ impl LnetNode {
 
     /// Tells peers on all interfaces what a ping would tell them.
     fn tell_neighbours(self: &Arc<Self>) {
-        let info = self.ping_info().encode();
+        if let Some(routing) = self.routing() {
+            *routing.told_ways.lock() = self.ways_for(routing, None);
+        }
         for interface in self.interfaces() {
             for peer in interface.reached_peers() {
-                let message = Message::put(peer, Portal::RESERVED, PUSH_MATCH_BITS, info.clone().into());
+                let info = self.ping_info(peer).encode();
+                let message = Message::put(peer, Portal::RESERVED, PUSH_MATCH_BITS, info.into());
                 self.submit(message, Waiter::Nobody);
             }
         }

@@ -4,6 +4,7 @@ mod lo;
 mod routing;
 mod sim;
 mod tcp;
+mod two_rows;
 
 use crate::{IncomingPut, Lnet, Portal};
 use nacre_base::{Nid, Payload};

@@ -338,7 +338,10 @@ impl NodeShared {
         if answered {
             export.handle_heard(now);
         }
-        let evict = self.evictor.lock().handle_probed(now, export.cookie, answered, export.last_heard());
+        // The probe may be the first message that this node has sent there for a while, and so the one by which it finds that no
+        // route to the client's network works any longer.
+        let is_spared = answered || !self.core.lnet.has_way_to(export.nid().network);
+        let evict = self.evictor.lock().handle_probed(now, export.cookie, is_spared, export.last_heard());
         if evict {
             tracing::warn!("{}: evicting {} ({}): silent and gone", export.target, export.client_name, export.nid());
             self.close_evicted(&export).await;

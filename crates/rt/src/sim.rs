@@ -325,6 +325,18 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_is_wrong_shows_another_time_of_day_and_runs_as_fast() {
+        let mut sim = Sim::new(1);
+        let rt = sim.rt();
+        sim.block_on(MINUTE, async move {
+            let slow = rt.child_with_clock_error("slow", -5_000_000_000).child("its target");
+            assert_eq!(slow.wall().secs, rt.wall().secs - 5);
+            slow.sleep(Duration::from_secs(3)).await;
+            assert_eq!((slow.wall().secs, slow.now()), (rt.wall().secs - 5, rt.now()));
+        });
+    }
+
+    #[test]
     fn same_seed_same_trace_other_seed_other_order() {
         assert_eq!(ping_pong(1), ping_pong(1));
         assert!((2..20).any(|s| ping_pong(s).1 != ping_pong(1).1));

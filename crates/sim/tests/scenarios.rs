@@ -4,6 +4,7 @@ mod away;
 mod doors;
 mod fsck;
 mod idle;
+mod liveness;
 mod recovery_small;
 mod replay_dual;
 mod replay_ost_single;

@@ -85,7 +85,10 @@ impl Judge {
                 let before = self.evictions.lock().get(&(client, place)).map_or(0, |(count, _)| *count);
                 if count > before {
                     self.evictions.lock().insert((client, place), (count, now));
-                    assert!(self.may_evict(client, server, now), "{server:?} evicted client {client}, which could answer");
+                    assert!(
+                        self.may_evict(client, server, now),
+                        "{server:?} evicted client {client}, which could answer"
+                    );
                 }
             }
         }
@@ -139,12 +142,11 @@ impl Judge {
                 Trouble::ServerGone(Server::Mgs, _) => continue,
                 Trouble::ServerGone(..) | Trouble::ServerCut(_) if touches(RECOVERY) => return None,
                 Trouble::ClientCut(cut) if cut == client && touches(RECOVERY) => return None,
+                // Nobody but the client knows that this router does not reach it, so callbacks are lost until one goes by the other.
+                Trouble::ClientHalfCut(..) if touches(LOCK_MAX) => LOCK_MAX,
                 Trouble::ClientCut(_) | Trouble::ClientDies(_) if touches(DEAD_HOLDS) => LOCK_MAX,
                 Trouble::ClientSlow(_) if touches(LOCK_MAX) => SLOW_MAX,
-                Trouble::RouterGone(..)
-                | Trouble::RouterCutFromServers(_)
-                | Trouble::RouterCutFromClients(_)
-                | Trouble::ClientHalfCut(..)
+                Trouble::RouterGone(..) | Trouble::RouterCutFromServers(_) | Trouble::RouterCutFromClients(_)
                     if touches(Duration::from_secs(30)) =>
                 {
                     2 * CALL_MAX

@@ -112,7 +112,9 @@ impl Trouble {
     /// The OSS that everybody must know to be gone.
     pub(super) fn silences(&self) -> Option<Server> {
         match *self {
-            Trouble::ServerGone(server @ Server::Oss(_), _) | Trouble::ServerCut(server @ Server::Oss(_)) => Some(server),
+            Trouble::ServerGone(server @ Server::Oss(_), _) | Trouble::ServerCut(server @ Server::Oss(_)) => {
+                Some(server)
+            }
             _ => None,
         }
     }

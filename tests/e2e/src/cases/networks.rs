@@ -132,9 +132,8 @@ const ABSENCE: Duration = Duration::from_secs(5);
 /// Between one gateway's failure and the next one's in the full profile, which goes on for ten minutes.
 const INTERVAL: Duration = Duration::from_secs(20);
 const EVENTS_IN_FULL: usize = 30;
-/// The short profile stops before the gateways that are cut off. With two rows of gateways a program still waits longer than
-/// [`PAUSE_LIMIT`] for what was under way in such a gateway, so that the full profile fails there.
-const EVENTS_IN_SHORT: usize = 4;
+/// Each kind of failure in each row.
+const EVENTS_IN_SHORT: usize = 6;
 /// Time after which a case gives up waiting for programs and gateways.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Routes that differ: two of each row of gateways on either side of it, and two as the second mount has them, without hops.
