@@ -130,6 +130,8 @@ pub(crate) enum FrameError {
     Hops(u8),
     #[error("{0} messages taken, of {1} that were sent")]
     Taken(u32, u32),
+    #[error("{0} messages sent that were not taken, which is more than a peer has credits for")]
+    Credits(u32),
     #[error("connection type {0}")]
     ConnectionType(u8),
     #[error("no NID")]

@@ -40,9 +40,11 @@ mod routing;
 mod select;
 mod sim;
 mod status;
+mod stock;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod waits;
 
 pub use bulk::{MdGuard, SinkGuard};
 pub use error::LnetError;
@@ -58,6 +60,7 @@ pub use routing::{Explanation, RouteStatus, RoutingStatus, Way};
 pub use sim::{CreditsReturn, FaultPlan, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats};
 pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Traffic};
 pub use tcp::TcpListen;
+pub use waits::{NodeWaits, WAIT_BOUNDS, WAIT_ROWS, Waits};
 
 use lnd::Waiter;
 use message::Message;
@@ -146,16 +149,20 @@ impl Lnet {
     }
 
     /// As [`Lnet::post`], but if the peer is down, this is told to the hook of [`Lnet::register_unsent`], with the match
-    /// bits and `tag`, which means something to the caller alone.
+    /// bits and `tag`, which means something to the caller alone. The message may be for another purpose than others to the
+    /// portal.
     pub fn post_tagged(
         &self,
         to: Nid,
         portal: Portal,
+        purpose: Option<Purpose>,
         match_bits: u64,
         tag: u32,
         payload: Payload,
     ) -> Result<(), LnetError> {
-        self.send(self.request(to, portal, match_bits, payload), Waiter::Unsent { match_bits, tag })
+        let mut message = self.request(to, portal, match_bits, payload);
+        message.header.purpose = purpose.unwrap_or(message.header.purpose);
+        self.send(message, Waiter::Unsent { match_bits, tag })
     }
 
     fn request(&self, to: Nid, portal: Portal, match_bits: u64, payload: Payload) -> Message {
@@ -278,6 +285,22 @@ impl Lnet {
     /// Changes the sizes of a router's pools, in the order of [`PoolKind::ALL`]. Returns false if this node never was a router.
     pub fn set_buffers(&self, buffers: [u32; PoolKind::ALL.len()]) -> bool {
         self.0.set_buffers(buffers)
+    }
+
+    /// Gives each purpose a reserve of all credits and buffers and a queue of its own, or has everything wait first in first out,
+    /// as in Lustre.
+    pub fn set_lanes(&self, lanes: bool) {
+        self.0.set_lanes(lanes);
+    }
+
+    /// Whether purposes have lanes of their own.
+    pub fn has_lanes(&self) -> bool {
+        self.0.lanes.load(Ordering::Relaxed)
+    }
+
+    /// How long messages have waited for credits and buffers since the node started.
+    pub fn waits(&self) -> NodeWaits {
+        self.0.waits()
     }
 
     /// Gives each peer on a network a fixed number of credits, for what this node sends to it and, on a router, for what it has

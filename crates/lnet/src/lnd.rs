@@ -5,11 +5,13 @@
 //! exactly once for every message it was given either `Outbound::complete` or, if it hears later that the peer has taken the
 //! message, `Outbound::sent`.
 
+use crate::credits::Pass;
 use crate::error::LnetError;
-use crate::message::{Header, Message};
+use crate::message::{Header, Kind, Message, Portal};
 use crate::node::{Interface, LnetNode};
 use crate::router::Held;
 use crate::status::bump;
+use crate::stock::Taken;
 use nacre_base::{Errno, Nid, Time};
 use std::fmt;
 use std::future::Future;
@@ -69,8 +71,8 @@ pub(crate) struct Sending {
     /// Payload bytes, kept because a driver may take the payload out.
     pub(crate) payload_len: usize,
     waiter: Waiter,
-    /// Set when the credit engine lets it go to the driver.
-    pub(crate) holds_credits: bool,
+    /// Its credits, from when the credit engine lets it go to the driver.
+    pub(crate) credits: Option<Pass>,
     /// Of the next hop's, less than half was free then.
     pub(crate) credits_are_low: bool,
     /// What it holds of a router that passes it on.
@@ -137,8 +139,8 @@ pub(crate) struct Untaken {
     node: Weak<LnetNode>,
     interface: Weak<Interface>,
     peer: Nid,
-    /// Not of a message that the driver sends of its own accord.
-    holds_credit: bool,
+    /// None of a message that the driver sends of its own accord.
+    credit: Option<Taken>,
     /// Of a router, with the header of the message, so that its sender can be told.
     held: Option<Box<(Held, Header)>>,
     taken: bool,
@@ -153,10 +155,11 @@ impl Untaken {
 
 impl Drop for Untaken {
     fn drop(&mut self) {
-        if self.holds_credit
+        if let Some(credit) = self.credit.take()
             && let Some(interface) = self.interface.upgrade()
+            && let Some(node) = self.node.upgrade()
         {
-            interface.handle_taken(self.peer, self.taken);
+            interface.handle_taken(self.peer, credit, self.taken, node.rt.now());
         }
         if let Some(held) = self.held.take()
             && let Some(node) = self.node.upgrade()
@@ -195,7 +198,7 @@ impl Outbound {
         let payload_len = message.payload.len();
         let started = node.rt.now();
         let node = node.clone();
-        let (holds_credits, held, retries, completed) = (false, None, 0, false);
+        let (credits, held, retries, completed) = (None, None, 0, false);
         Outbound(Box::new(Sending {
             node,
             interface,
@@ -204,7 +207,7 @@ impl Outbound {
             started,
             payload_len,
             waiter,
-            holds_credits,
+            credits,
             credits_are_low: false,
             held,
             retries,
@@ -214,7 +217,10 @@ impl Outbound {
 
     /// It is given to the network: from now on something should be heard from where it goes.
     pub(crate) fn note_sent(&self, via: Nid) {
-        if let Some(routing) = self.node.routing() {
+        // Nobody answers the answer to a ping.
+        let header = &self.message.header;
+        let is_pong = header.kind == Kind::Reply && header.portal == Portal::RESERVED;
+        if let Some(routing) = self.node.routing().filter(|_| !is_pong) {
             routing.handle_sent(via, self.next_hop, self.started);
         }
     }
@@ -237,10 +243,10 @@ impl Outbound {
         let (node, interface, peer) = (self.node.clone(), self.interface.clone(), self.next_hop);
         let held = self.held.take().map(|held| Box::new((held, self.message.header)));
         let waiter = std::mem::replace(&mut self.waiter, Waiter::Nobody);
-        interface.handle_sent(&self, node.rt.now());
+        let credit = interface.handle_sent(&mut self, node.rt.now());
         waiter.tell(&node, Ok(()));
         let (node, interface) = (Arc::downgrade(&node), Arc::downgrade(&interface));
-        Untaken { node, interface, peer, holds_credit: self.holds_credits, held, taken: false }
+        Untaken { node, interface, peer, credit, held, taken: false }
     }
 
     /// Whether the next hop should say soon that it has taken the message: until then the message keeps a buffer of this
@@ -272,7 +278,8 @@ impl Outbound {
         let (waiter, held) = (std::mem::replace(&mut self.waiter, Waiter::Nobody), self.held.take());
         let again = self.try_elsewhere(result);
         // These may send other messages, so what this one held comes back first.
-        self.interface.clone().handle_done(self, result, self.node.rt.now());
+        let (interface, now) = (self.interface.clone(), self.node.rt.now());
+        interface.handle_done(self, result, now);
         match again {
             Some((mut out, interface)) => {
                 (out.waiter, out.held) = (waiter, held);

@@ -2,7 +2,7 @@
 //! descriptors. The public face is [`crate::Lnet`].
 
 use crate::bulk::{Exposed, GetInFlight, PendingGets};
-use crate::credits::{Admission, Credits};
+use crate::credits::{Admission, Credits, Released};
 use crate::error::LnetError;
 use crate::frame::PingInfo;
 use crate::lnd::{Lnd, Outbound, Receipt, Waiter};
@@ -13,6 +13,8 @@ use crate::routes::GatewayState;
 use crate::routing::Routing;
 use crate::select::{self, Candidate};
 use crate::status::{Failures, InterfaceStatus, Latency, PeerStatus, Traffic, bump};
+use crate::stock::Taken;
+use crate::waits::Waits;
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Faults, FxHashMap, Nid, Payload, Time};
 use nacre_rt::Rt;
@@ -80,6 +82,8 @@ pub(crate) struct LnetNode {
     purposes: [AtomicU8; PORTALS],
     /// Of a node with routes, or a router.
     pub(crate) routing: OnceLock<Box<Routing>>,
+    /// Whether purposes have lanes of their own, here and among what a router passes on.
+    pub(crate) lanes: AtomicBool,
     /// Set by shutdown: nothing is sent any more.
     pub(crate) closed: AtomicBool,
 }
@@ -101,7 +105,7 @@ struct InterfaceState {
     /// Payload bytes given to the driver, or waiting, for each gateway.
     gateway_bytes: FxHashMap<Nid, u64>,
     /// Messages that got their credits from completions and were not yet given to the driver.
-    ready: VecDeque<Outbound>,
+    ready: VecDeque<Released<Outbound>>,
     /// Somebody is giving `ready` to the driver. A driver may complete a message within `send`, and if every
     /// completion then sent the next message itself, the stack would grow with the queue.
     pumping: bool,
@@ -144,6 +148,7 @@ impl LnetNode {
             ));
             LnetNode {
                 gets: PendingGets::new(rt.random()),
+                lanes: AtomicBool::new(options.lanes),
                 rt,
                 options,
                 faults,
@@ -163,8 +168,10 @@ impl LnetNode {
 
     pub(crate) fn add_interface(&self, nid: Nid, lnd: Arc<dyn Lnd>) {
         let o = &self.options;
-        let credits = Credits::new(o.credits, o.peer_credits, o.peer_queue_max, o.peer_queue_bytes_max)
+        let mut credits = Credits::new(o.credits, o.peer_credits, o.peer_queue_max, o.peer_queue_bytes_max)
             .with_growth(o.peer_credits_max);
+        let released = credits.set_lanes(self.lanes.load(Ordering::Relaxed), self.rt.now());
+        assert!(released.is_empty(), "nothing was sent yet");
         self.interfaces.write().push(Arc::new(Interface::new(nid, lnd, credits, o.peers_max)));
     }
 
@@ -440,21 +447,22 @@ impl Outbound {
     pub(crate) fn admit(self, interface: &Interface) {
         let (peer, bytes) = (self.next_hop, self.payload_len);
         self.note_sent(interface.nid);
-        let admission = {
-            let mut s = interface.state.lock();
-            if self.is_by_gateway() {
-                *s.gateway_bytes.entry(peer).or_default() += bytes as u64;
+        let (purpose, now) = (self.message.header.purpose, self.started);
+        let mut s = interface.state.lock();
+        if self.is_by_gateway() {
+            *s.gateway_bytes.entry(peer).or_default() += bytes as u64;
+        }
+        match s.credits.handle_send(peer, purpose, bytes, self, now) {
+            Admission::Go(out, pass) => {
+                let out = interface.with_credits(&s, (out, pass));
+                drop(s);
+                interface.lnd.send(out);
             }
-            let mut admission = s.credits.handle_send(peer, bytes, self);
-            if let Admission::Go(out) = &mut admission {
-                interface.note_credits(&s, out);
-            }
-            admission
-        };
-        match admission {
-            Admission::Go(out) => interface.lnd.send(out),
             Admission::Queued => {}
-            Admission::Full(out) => out.complete(Err(LnetError::QueueFull(peer))),
+            Admission::Full(out) => {
+                drop(s);
+                out.complete(Err(LnetError::QueueFull(peer)));
+            }
         }
     }
 }
@@ -492,48 +500,64 @@ impl Interface {
     }
 
     /// A message is done: its credits go to those that wait.
-    pub(crate) fn handle_done(&self, done: &Outbound, result: Result<(), LnetError>, now: Time) {
+    pub(crate) fn handle_done(&self, done: &mut Outbound, result: Result<(), LnetError>, now: Time) {
         let mut s = self.state.lock();
         s.count_done(done, result, now, self.peers_max);
-        if done.holds_credits {
-            let released = s.credits.handle_done(done.next_hop);
+        if let Some(pass) = done.credits.take() {
+            let released = s.credits.handle_done(done.next_hop, pass, now);
             s.ready.extend(released.into_iter().flatten());
         }
         self.pump(s);
     }
 
-    /// A message was sent, and keeps the credit of its peer: see [`Interface::handle_taken`].
-    pub(crate) fn handle_sent(&self, sent: &Outbound, now: Time) {
+    /// A message was sent. Returns the credit of its peer, which it keeps: see [`Interface::handle_taken`].
+    pub(crate) fn handle_sent(&self, sent: &mut Outbound, now: Time) -> Option<Taken> {
         let mut s = self.state.lock();
         s.count_done(sent, Ok(()), now, self.peers_max);
-        if sent.holds_credits {
-            let released = s.credits.handle_sent();
+        let kept = sent.credits.take().map(|pass| {
+            let (credit, released) = s.credits.handle_sent(pass, now);
             s.ready.extend(released);
-        }
+            credit
+        });
         self.pump(s);
+        kept
     }
 
     /// A peer has taken a message that was sent, or its connection was lost before it did.
-    pub(crate) fn handle_taken(&self, peer: Nid, is_taken: bool) {
+    pub(crate) fn handle_taken(&self, peer: Nid, credit: Taken, is_taken: bool, now: Time) {
         let mut s = self.state.lock();
-        let released = s.credits.handle_taken(peer, is_taken);
+        let released = s.credits.handle_taken(peer, credit, is_taken, now);
         s.ready.extend(released.into_iter().flatten());
         self.pump(s);
     }
 
-    /// The credit engine lets a message go.
-    fn note_credits(&self, s: &InterfaceState, out: &mut Outbound) {
-        out.holds_credits = true;
+    /// A message that the credit engine lets go.
+    fn with_credits(&self, s: &InterfaceState, (mut out, pass): Released<Outbound>) -> Outbound {
+        out.credits = Some(pass);
         // Within the node they are as good as endless.
-        out.credits_are_low = self.nid != Nid::LO && s.credits.is_low(out.next_hop);
+        out.credits_are_low = self.nid != Nid::LO && s.credits.is_low(out.next_hop, out.message.header.purpose);
+        out
     }
 
     /// From now on each peer has so many credits.
-    pub(crate) fn set_peer_credits(&self, credits: u32) {
+    pub(crate) fn set_peer_credits(&self, credits: u32, now: Time) {
         let mut s = self.state.lock();
-        let released = s.credits.set_peer_credits(credits);
+        let released = s.credits.set_peer_credits(credits, now);
         s.ready.extend(released);
         self.pump(s);
+    }
+
+    /// From now on purposes have lanes of their own, or none do.
+    pub(crate) fn set_lanes(&self, lanes: bool, now: Time) {
+        let mut s = self.state.lock();
+        let released = s.credits.set_lanes(lanes, now);
+        s.ready.extend(released);
+        self.pump(s);
+    }
+
+    /// How long messages waited for credits of their peers, and of the interface.
+    pub(crate) fn waits(&self) -> [Waits; 2] {
+        self.state.lock().credits.waits()
     }
 
     /// Credits of a peer that was sent nothing yet.
@@ -547,8 +571,8 @@ impl Interface {
             return;
         }
         s.pumping = true;
-        while let Some(mut next) = s.ready.pop_front() {
-            self.note_credits(&s, &mut next);
+        while let Some(next) = s.ready.pop_front() {
+            let next = self.with_credits(&s, next);
             drop(s);
             self.lnd.send(next);
             s = self.state.lock();
@@ -592,7 +616,7 @@ impl Interface {
             peer_timeout_secs: if lo { 0 } else { options.peer_timeout.as_secs() },
             available_tx_credits: shown(gate.available),
             min_tx_credits: shown(gate.low_water),
-            tx_queued: gate.queued,
+            tx_queued: s.credits.interface_queued(),
             health: HEALTH_MAX,
             failures: s.failures,
             conns_per_peer: lnd.conns_per_peer,
@@ -673,7 +697,7 @@ impl InterfaceState {
             max_ni_tx_credits: gate.max,
             available_tx_credits: gate.available,
             min_tx_credits: gate.low_water,
-            tx_q_num_of_buf: gate.queued,
+            tx_q_num_of_buf: self.credits.peer_queued(nid),
             available_rtr_credits: max,
             min_rtr_credits: max,
             refcount: 1 + (max - gate.available) as u64,

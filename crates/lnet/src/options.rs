@@ -16,7 +16,10 @@ pub struct LnetOptions {
     /// The most credits that a peer can get. It gets one more each time that it takes a message while less than half of
     /// them is free, because on a long path more messages are under way. Default [`PEER_CREDITS_MAX`]; `peer_credits` makes the number fixed.
     pub peer_credits_max: u32,
-    /// Messages that may wait for a credit of one peer; more are refused with `QueueFull`.
+    /// Whether each purpose has a reserve of all credits and a queue of its own, so that none waits behind another; without,
+    /// messages go first in first out, as in Lustre.
+    pub lanes: bool,
+    /// Messages of a lane that may wait for a credit of one peer; more are refused with `QueueFull`.
     pub peer_queue_max: usize,
     /// Bytes of these messages; with more, further ones are refused, too. Replies may be large, and a peer that takes none
     /// would otherwise have this node keep them all.
@@ -70,8 +73,9 @@ impl Default for LnetOptions {
             credits: 4096,
             peer_credits: 32,
             peer_credits_max: PEER_CREDITS_MAX,
+            lanes: true,
             peer_queue_max: 65_536,
-            peer_queue_bytes_max: 512 << 20,
+            peer_queue_bytes_max: 256 << 20,
             peers_max: 131_072,
             checksums: true,
             bulk_checksums: false,

@@ -14,7 +14,9 @@
 //! beyond its size, and gives out nothing until that has come back.
 
 use crate::message::Purpose;
-use nacre_base::{FxHashMap, Network, Nid};
+use crate::stock::{Stock, Taken, lane_of};
+use crate::waits::{WaitTimes, Waits};
+use nacre_base::{FxHashMap, Network, Nid, Time};
 use std::collections::VecDeque;
 
 /// Largest payload that fits into a small buffer: one page.
@@ -123,8 +125,8 @@ pub(crate) struct Transit {
 #[must_use = "the credit and the buffer are held until they are given back"]
 pub(crate) struct Held {
     transit: Transit,
-    credit: Source,
-    buffer: Source,
+    credit: Taken,
+    buffer: Taken,
 }
 
 impl Held {
@@ -132,15 +134,6 @@ impl Held {
     pub(crate) fn next_hop(&self) -> Nid {
         self.transit.to
     }
-}
-
-/// Where a credit or a buffer was taken from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    /// What all purposes share.
-    Shared,
-    /// The reserve of the message's purpose.
-    Reserve,
 }
 
 /// Credits or buffers as `lnetctl` shows them.
@@ -162,23 +155,14 @@ pub(crate) struct Router<T> {
     network_credits: FxHashMap<Network, u32>,
     pools: [Pool<T>; 3],
     peers: FxHashMap<Nid, Peer<T>>,
+    /// Times that messages waited for a router credit.
+    waits: WaitTimes,
 }
 
 /// Router credits of a peer, and its messages that wait for one.
 struct Peer<T> {
     credits: Stock,
-    waiting: [VecDeque<(Transit, T)>; Purpose::COUNT],
-}
-
-/// A number of equal things, some of which are reserved for a purpose. What is free is below zero where more was taken
-/// than there is since the number was lowered.
-struct Stock {
-    max: u32,
-    shared: i64,
-    reserves: [i64; Purpose::COUNT],
-    taken: u32,
-    waiting: u32,
-    low_water: i64,
+    waiting: [VecDeque<(Transit, Time, T)>; Purpose::COUNT],
 }
 
 struct Pool<T> {
@@ -190,6 +174,16 @@ struct Pool<T> {
     /// Buffers that each next hop holds.
     held: FxHashMap<Nid, u32>,
     lanes: [Lane<T>; Purpose::COUNT],
+    /// Times that messages waited for a buffer.
+    waits: WaitTimes,
+}
+
+/// A message that holds a credit and waits for a buffer, and since when.
+struct Waiter<T> {
+    transit: Transit,
+    credit: Taken,
+    since: Time,
+    message: T,
 }
 
 /// Messages of one purpose that hold a credit and wait for a buffer.
@@ -204,7 +198,7 @@ struct Lane<T> {
 /// Messages for one next hop, by the peer that they came from, in turns.
 struct Sources<T> {
     turns: VecDeque<Nid>,
-    messages: FxHashMap<Nid, VecDeque<(Transit, Source, T)>>,
+    messages: FxHashMap<Nid, VecDeque<Waiter<T>>>,
 }
 
 impl<T> Router<T> {
@@ -212,13 +206,13 @@ impl<T> Router<T> {
     pub(crate) fn new(options: &RouterOptions, peer_credits: u32) -> Router<T> {
         let peer_credits = if options.peer_buffer_credits == 0 { peer_credits } else { options.peer_buffer_credits };
         let pools = options.buffers().map(|max| Pool::new(max, options.lanes));
-        let (network_credits, peers) = Default::default();
-        Router { options: *options, peer_credits, network_credits, pools, peers }
+        let (network_credits, peers, waits) = Default::default();
+        Router { options: *options, peer_credits, network_credits, pools, peers, waits }
     }
 
     /// Changes the number of credits that each peer on a network has, unless the options have a number for all. Returns the
     /// messages that go on now.
-    pub(crate) fn set_peer_credits(&mut self, network: Network, credits: u32) -> Vec<(Held, T)> {
+    pub(crate) fn set_peer_credits(&mut self, network: Network, credits: u32, now: Time) -> Vec<(Held, T)> {
         let mut out = Vec::new();
         if self.options.peer_buffer_credits != 0 {
             return out;
@@ -228,9 +222,9 @@ impl<T> Router<T> {
         concerned.sort();
         for nid in concerned {
             if let Some(peer) = self.peers.get_mut(&nid) {
-                peer.credits.resize(credits, self.options.lanes);
+                peer.credits.resize(credits, self.options.lanes, self.options.lanes);
             }
-            self.use_credits(nid, &mut out);
+            self.use_credits(nid, now, &mut out);
         }
         self.assert_sound();
         out
@@ -246,62 +240,82 @@ impl<T> Router<T> {
     }
 
     /// Changes the sizes of the pools. Returns the messages that go on now.
-    pub(crate) fn resize(&mut self, buffers: [u32; PoolKind::ALL.len()]) -> Vec<(Held, T)> {
-        let mut out = Vec::new();
+    pub(crate) fn resize(&mut self, buffers: [u32; PoolKind::ALL.len()], now: Time) -> Vec<(Held, T)> {
+        let (mut out, lanes) = (Vec::new(), self.options.lanes);
         for (pool, max) in self.pools.iter_mut().zip(buffers) {
-            pool.resize(max, self.options.lanes);
-            out.extend(std::iter::from_fn(|| pool.next()));
+            pool.resize(max, lanes, lanes);
+            out.extend(std::iter::from_fn(|| pool.next(now)));
         }
         [self.options.tiny_buffers, self.options.small_buffers, self.options.large_buffers] = buffers;
         self.assert_sound();
         out
     }
 
+    /// Gives each purpose a reserve and a queue of its own, or takes them away. Returns the messages that go on now.
+    pub(crate) fn set_lanes(&mut self, lanes: bool, now: Time) -> Vec<(Held, T)> {
+        let (mut out, before) = (Vec::new(), std::mem::replace(&mut self.options.lanes, lanes));
+        for pool in &mut self.pools {
+            pool.resize(pool.stock.max(), before, lanes);
+            out.extend(std::iter::from_fn(|| pool.next(now)));
+        }
+        let mut peers: Vec<Nid> = self.peers.keys().copied().collect();
+        peers.sort();
+        for nid in peers {
+            if let Some(peer) = self.peers.get_mut(&nid) {
+                peer.credits.resize(peer.credits.max(), before, lanes);
+            }
+            self.use_credits(nid, now, &mut out);
+        }
+        self.assert_sound();
+        out
+    }
+
     /// A message arrived. Returns it with what it holds if it can go on now; otherwise it waits, and a later call hands it
     /// out.
-    pub(crate) fn handle_arrival(&mut self, transit: Transit, message: T) -> Option<(Held, T)> {
+    pub(crate) fn handle_arrival(&mut self, transit: Transit, message: T, now: Time) -> Option<(Held, T)> {
         let (max, lanes, lane) = (self.credits_of(transit.from), self.options.lanes, self.lane(transit.purpose));
         let peer = self.peers.entry(transit.from).or_insert_with(|| Peer::new(max, lanes));
         // Those that wait already go first.
         let credit = if peer.waiting[lane].is_empty() { peer.credits.take(lane) } else { None };
+        if credit.is_none() {
+            peer.credits.wait();
+        }
         peer.credits.note_low();
         let Some(credit) = credit else {
-            peer.credits.wait();
-            peer.waiting[lane].push_back((transit, message));
+            peer.waiting[lane].push_back((transit, now, message));
             return None;
         };
-        self.want_buffer(transit, credit, message)
+        self.want_buffer(transit, credit, message, now)
     }
 
     /// A message was taken by the next peer, or given up. Returns those that go on now.
-    pub(crate) fn handle_done(&mut self, held: Held) -> Vec<(Held, T)> {
-        let Held { transit, credit, buffer } = held;
-        let (lane, mut out) = (self.lane(transit.purpose), Vec::new());
+    pub(crate) fn handle_done(&mut self, held: Held, now: Time) -> Vec<(Held, T)> {
+        let (Held { transit, credit, buffer }, mut out) = (held, Vec::new());
         let pool = &mut self.pools[PoolKind::of(transit.payload) as usize];
-        pool.give_back(transit.to, lane, buffer);
+        pool.give_back(transit.to, buffer);
         // More than one may go: the next hop may be within its share again, and what waited for that needs a reserve.
-        out.extend(std::iter::from_fn(|| pool.next()));
-        self.give_credit_back(transit.from, lane, credit, &mut out);
+        out.extend(std::iter::from_fn(|| pool.next(now)));
+        self.give_credit_back(transit.from, credit, now, &mut out);
         out
     }
 
     /// A peer is gone: what of it waits is given up, and what waits to go to it. What holds a buffer comes back by
     /// [`Router::handle_done`]. Returns who brought the messages given up, and those that go on now.
-    pub(crate) fn handle_peer_gone(&mut self, gone: Nid) -> (Vec<T>, Vec<(Held, T)>) {
+    pub(crate) fn handle_peer_gone(&mut self, gone: Nid, now: Time) -> (Vec<T>, Vec<(Held, T)>) {
         let (mut lost, mut out) = (Vec::new(), Vec::new());
         if let Some(peer) = self.peers.get_mut(&gone) {
             for queue in &mut peer.waiting {
-                peer.credits.waiting -= queue.len() as u32;
-                lost.extend(queue.drain(..).map(|(_, message)| message));
+                peer.credits.stop_waiting(queue.len());
+                lost.extend(queue.drain(..).map(|(.., message)| message));
             }
         }
         let mut without_buffer = Vec::new();
         for pool in &mut self.pools {
             without_buffer.extend(pool.drain(|transit| transit.from == gone || transit.to == gone));
         }
-        for (transit, credit, message) in without_buffer {
+        for Waiter { transit, credit, message, .. } in without_buffer {
             lost.push(message);
-            self.give_credit_back(transit.from, self.lane(transit.purpose), credit, &mut out);
+            self.give_credit_back(transit.from, credit, now, &mut out);
         }
         self.forget_idle(gone);
         self.assert_sound();
@@ -320,49 +334,55 @@ impl<T> Router<T> {
             .map_or_else(|| Stock::new(self.credits_of(peer), self.options.lanes).level(), |p| p.credits.level())
     }
 
+    /// How long messages waited for a router credit, and for a buffer of each pool.
+    pub(crate) fn waits(&self) -> (Waits, [Waits; PoolKind::ALL.len()]) {
+        (self.waits.read(), PoolKind::ALL.map(|kind| self.pools[kind as usize].waits.read()))
+    }
+
     /// True if nothing is in transit, and nothing waits.
     pub(crate) fn is_idle(&self) -> bool {
-        self.pools.iter().all(|p| p.stock.taken == 0)
-            && self.peers.values().all(|p| p.credits.taken + p.credits.waiting == 0)
+        self.pools.iter().all(|p| p.stock.taken() == 0)
+            && self.peers.values().all(|p| p.credits.taken() + p.credits.waiting() == 0)
     }
 
     fn lane(&self, purpose: Purpose) -> usize {
-        lane_of(&self.options, purpose)
+        lane_of(self.options.lanes, purpose)
     }
 
-    fn want_buffer(&mut self, transit: Transit, credit: Source, message: T) -> Option<(Held, T)> {
+    fn want_buffer(&mut self, transit: Transit, credit: Taken, message: T, now: Time) -> Option<(Held, T)> {
         let lane = self.lane(transit.purpose);
-        self.pools[PoolKind::of(transit.payload) as usize].want(lane, transit, credit, message)
+        self.pools[PoolKind::of(transit.payload) as usize].want(lane, Waiter { transit, credit, since: now, message })
     }
 
-    fn give_credit_back(&mut self, from: Nid, lane: usize, credit: Source, out: &mut Vec<(Held, T)>) {
+    fn give_credit_back(&mut self, from: Nid, credit: Taken, now: Time, out: &mut Vec<(Held, T)>) {
         let Some(peer) = self.peers.get_mut(&from) else { panic!("{from} has no router credits to get one back") };
-        peer.credits.give(lane, credit);
-        self.use_credits(from, out);
+        peer.credits.give(credit);
+        self.use_credits(from, now, out);
     }
 
     /// Messages of a peer that wait for a credit take those that are free.
-    fn use_credits(&mut self, from: Nid, out: &mut Vec<(Held, T)>) {
-        while let Some((transit, message, credit)) = self.peers.get_mut(&from).and_then(Peer::next) {
-            out.extend(self.want_buffer(transit, credit, message));
+    fn use_credits(&mut self, from: Nid, now: Time, out: &mut Vec<(Held, T)>) {
+        while let Some((transit, since, message, credit)) = self.peers.get_mut(&from).and_then(Peer::next) {
+            self.waits.add(now.since(since));
+            out.extend(self.want_buffer(transit, credit, message, now));
         }
     }
 
     fn forget_idle(&mut self, nid: Nid) {
-        if self.peers.get(&nid).is_some_and(|peer| peer.credits.taken + peer.credits.waiting == 0) {
+        if self.peers.get(&nid).is_some_and(|peer| peer.credits.taken() + peer.credits.waiting() == 0) {
             self.peers.remove(&nid);
         }
     }
 
     /// Panics if a credit or a buffer was lost or made. Visits everything.
     fn assert_sound(&self) {
-        let buffers: u32 = self.pools.iter().map(|p| p.stock.taken).sum();
+        let buffers: u32 = self.pools.iter().map(|p| p.stock.taken()).sum();
         let waiting: usize = self.pools.iter().map(Pool::assert_sound).sum();
-        let credits: u32 = self.peers.values().map(|p| p.credits.taken).sum();
+        let credits: u32 = self.peers.values().map(|p| p.credits.taken()).sum();
         self.peers.values().for_each(|p| {
             p.credits.assert_conserved();
             assert_eq!(
-                p.credits.waiting as usize,
+                p.credits.waiting() as usize,
                 p.waiting.iter().map(VecDeque::len).sum::<usize>(),
                 "messages that wait"
             );
@@ -375,108 +395,24 @@ impl<T> Router<T> {
     }
 }
 
-/// Without lanes, everything is in the first.
-fn lane_of(options: &RouterOptions, purpose: Purpose) -> usize {
-    if options.lanes { purpose as usize } else { 0 }
-}
-
 impl<T> Peer<T> {
     fn new(max: u32, lanes: bool) -> Peer<T> {
         Peer { credits: Stock::new(max, lanes), waiting: Default::default() }
     }
 
     /// The next message that gets a credit.
-    fn next(&mut self) -> Option<(Transit, T, Source)> {
+    fn next(&mut self) -> Option<(Transit, Time, T, Taken)> {
         for (lane, queue) in self.waiting.iter_mut().enumerate() {
             if queue.is_empty() {
                 continue;
             }
             if let Some(credit) = self.credits.take(lane) {
-                self.credits.waiting -= 1;
-                let (transit, message) = queue.pop_front()?;
-                return Some((transit, message, credit));
+                self.credits.stop_waiting(1);
+                let (transit, since, message) = queue.pop_front()?;
+                return Some((transit, since, message, credit));
             }
         }
         None
-    }
-}
-
-impl Stock {
-    fn new(max: u32, lanes: bool) -> Stock {
-        let (shared, reserve) = Stock::parts(max, lanes);
-        let reserves = [reserve; Purpose::COUNT];
-        Stock { max, shared, reserves, taken: 0, waiting: 0, low_water: i64::from(max) }
-    }
-
-    /// What all purposes share, and the reserve of each: an eighth, if there is that much.
-    fn parts(max: u32, lanes: bool) -> (i64, i64) {
-        let reserve = if lanes { (max / 8).max(u32::from(max > Purpose::COUNT as u32)) } else { 0 };
-        let reserved = reserve * Purpose::COUNT as u32;
-        (i64::from(max - reserved), i64::from(reserve))
-    }
-
-    fn resize(&mut self, max: u32, lanes: bool) {
-        let ((old_shared, old_reserve), (shared, reserve)) = (Stock::parts(self.max, lanes), Stock::parts(max, lanes));
-        self.shared += shared - old_shared;
-        self.reserves.iter_mut().for_each(|free| *free += reserve - old_reserve);
-        self.max = max;
-        self.note_low();
-        self.assert_conserved();
-    }
-
-    fn can_take(&self, lane: usize) -> bool {
-        self.shared > 0 || self.reserves[lane] > 0
-    }
-
-    /// Takes one, of the shared ones if there are any, so that reserves are for the time of need.
-    fn take(&mut self, lane: usize) -> Option<Source> {
-        let source = match (self.shared > 0, self.reserves[lane] > 0) {
-            (true, _) => {
-                self.shared -= 1;
-                Source::Shared
-            }
-            (false, true) => {
-                self.reserves[lane] -= 1;
-                Source::Reserve
-            }
-            (false, false) => return None,
-        };
-        self.taken += 1;
-        self.assert_conserved();
-        Some(source)
-    }
-
-    fn give(&mut self, lane: usize, source: Source) {
-        assert!(self.taken > 0, "what was never taken came back");
-        self.taken -= 1;
-        match source {
-            Source::Shared => self.shared += 1,
-            Source::Reserve => self.reserves[lane] += 1,
-        }
-        self.assert_conserved();
-    }
-
-    fn wait(&mut self) {
-        self.waiting += 1;
-        self.note_low();
-    }
-
-    fn note_low(&mut self) {
-        self.low_water = self.low_water.min(self.available());
-    }
-
-    fn available(&self) -> i64 {
-        i64::from(self.max) - i64::from(self.taken) - i64::from(self.waiting)
-    }
-
-    fn level(&self) -> Level {
-        Level { max: self.max, available: self.available(), low_water: self.low_water }
-    }
-
-    fn assert_conserved(&self) {
-        let free = self.shared + self.reserves.iter().sum::<i64>();
-        let (taken, max) = (i64::from(self.taken), i64::from(self.max));
-        assert_eq!(free + taken, max, "{free} are free and {taken} taken, of {max}");
     }
 }
 
@@ -484,7 +420,7 @@ impl<T> Pool<T> {
     fn new(max: u32, lanes: bool) -> Pool<T> {
         let stock = Stock::new(max, lanes);
         let (share, held) = (Pool::<T>::share(max, lanes), FxHashMap::default());
-        Pool { stock, is_single_queue: !lanes, share, held, lanes: Default::default() }
+        Pool { stock, is_single_queue: !lanes, share, held, lanes: Default::default(), waits: WaitTimes::default() }
     }
 
     /// How many buffers a next hop may hold while others wait: a quarter.
@@ -493,8 +429,9 @@ impl<T> Pool<T> {
         if lanes { (max / 4).max(1) } else { max }
     }
 
-    fn resize(&mut self, max: u32, lanes: bool) {
-        self.stock.resize(max, lanes);
+    fn resize(&mut self, max: u32, from_lanes: bool, lanes: bool) {
+        self.stock.resize(max, from_lanes, lanes);
+        self.is_single_queue = !lanes;
         self.share = Pool::<T>::share(max, lanes);
         let waiting: Vec<Nid> = self.lanes.iter().flat_map(|lane| lane.hops.keys().copied()).collect();
         for hop in waiting {
@@ -503,27 +440,28 @@ impl<T> Pool<T> {
         }
     }
 
-    fn want(&mut self, lane: usize, transit: Transit, credit: Source, message: T) -> Option<(Held, T)> {
-        self.stock.waiting += 1;
-        let turn = if self.is_single_queue { (Nid::LO, Nid::LO) } else { (transit.to, transit.from) };
+    fn want(&mut self, lane: usize, waiter: Waiter<T>) -> Option<(Held, T)> {
+        self.stock.wait();
+        let turn = if self.is_single_queue { (Nid::LO, Nid::LO) } else { (waiter.transit.to, waiter.transit.from) };
         let within = self.is_within_share(turn.0);
-        self.lanes[lane].push(within, turn, (transit, credit, message));
-        let next = self.next();
+        let now = waiter.since;
+        self.lanes[lane].push(within, turn, waiter);
+        let next = self.next(now);
         self.stock.note_low();
         next
     }
 
     /// True if a next hop may get more than its share.
     fn has_plenty(&self) -> bool {
-        self.stock.max.saturating_sub(self.stock.taken) > self.stock.max / 4
+        self.stock.max().saturating_sub(self.stock.taken()) > self.stock.max() / 4
     }
 
     fn is_within_share(&self, to: Nid) -> bool {
         self.held.get(&to).copied().unwrap_or(0) < self.share
     }
 
-    fn give_back(&mut self, to: Nid, lane: usize, buffer: Source) {
-        self.stock.give(lane, buffer);
+    fn give_back(&mut self, to: Nid, buffer: Taken) {
+        self.stock.give(buffer);
         let Some(held) = self.held.get_mut(&to) else { panic!("{to} gives back a buffer that it did not hold") };
         *held -= 1;
         if *held == 0 {
@@ -536,7 +474,7 @@ impl<T> Pool<T> {
 
     /// The next message that gets a buffer: of the first lane that may have one, to a next hop within its share if there
     /// is any in any lane.
-    fn next(&mut self) -> Option<(Held, T)> {
+    fn next(&mut self, now: Time) -> Option<(Held, T)> {
         for beyond in [false, true] {
             if beyond && !self.has_plenty() {
                 break;
@@ -545,9 +483,13 @@ impl<T> Pool<T> {
                 if !self.stock.can_take(lane) {
                     continue;
                 }
-                let Some((transit, credit, message)) = self.lanes[lane].pop(beyond) else { continue };
+                let Some(waiter) = self.lanes[lane].pop(beyond) else { continue };
+                let Waiter { transit, credit, since, message } = waiter;
                 let buffer = self.stock.take(lane)?;
-                self.stock.waiting -= 1;
+                self.stock.stop_waiting(1);
+                if since < now {
+                    self.waits.add(now.since(since));
+                }
                 *self.held.entry(transit.to).or_default() += 1;
                 if !self.is_within_share(transit.to) {
                     self.lanes.iter_mut().for_each(|lane| lane.set_within_share(transit.to, false));
@@ -558,10 +500,10 @@ impl<T> Pool<T> {
         None
     }
 
-    fn drain(&mut self, is_gone: impl Fn(&Transit) -> bool) -> Vec<(Transit, Source, T)> {
+    fn drain(&mut self, is_gone: impl Fn(&Transit) -> bool) -> Vec<Waiter<T>> {
         let mut out = Vec::new();
         self.lanes.iter_mut().for_each(|lane| lane.drain(&is_gone, &mut out));
-        self.stock.waiting -= out.len() as u32;
+        self.stock.stop_waiting(out.len());
         out
     }
 
@@ -569,8 +511,8 @@ impl<T> Pool<T> {
     fn assert_sound(&self) -> usize {
         self.stock.assert_conserved();
         let waiting = self.lanes.iter().map(Lane::len).sum::<usize>();
-        assert_eq!(self.stock.waiting as usize, waiting, "messages that wait for a buffer");
-        assert_eq!(self.held.values().sum::<u32>(), self.stock.taken, "buffers held by next hops");
+        assert_eq!(self.stock.waiting() as usize, waiting, "messages that wait for a buffer");
+        assert_eq!(self.held.values().sum::<u32>(), self.stock.taken(), "buffers held by next hops");
         let is_idle = |lane: usize| self.stock.can_take(lane) && !self.lanes[lane].turns.is_empty();
         assert!(!(0..Purpose::COUNT).any(is_idle), "a message waits for a buffer that is free");
         waiting
@@ -585,7 +527,7 @@ impl<T> Default for Lane<T> {
 
 impl<T> Lane<T> {
     /// Adds a message, in turn with others to this next hop and, among those, with others from this source.
-    fn push(&mut self, within_share: bool, (to, from): (Nid, Nid), message: (Transit, Source, T)) {
+    fn push(&mut self, within_share: bool, (to, from): (Nid, Nid), message: Waiter<T>) {
         let sources = self.hops.entry(to).or_insert_with(|| {
             if within_share { &mut self.turns } else { &mut self.beyond }.push_back(to);
             Sources { turns: VecDeque::new(), messages: FxHashMap::default() }
@@ -597,7 +539,7 @@ impl<T> Lane<T> {
         queue.push_back(message);
     }
 
-    fn pop(&mut self, beyond: bool) -> Option<(Transit, Source, T)> {
+    fn pop(&mut self, beyond: bool) -> Option<Waiter<T>> {
         let turns = if beyond { &mut self.beyond } else { &mut self.turns };
         let to = turns.pop_front()?;
         let sources = self.hops.get_mut(&to)?;
@@ -629,12 +571,12 @@ impl<T> Lane<T> {
         }
     }
 
-    fn drain(&mut self, is_gone: &impl Fn(&Transit) -> bool, out: &mut Vec<(Transit, Source, T)>) {
+    fn drain(&mut self, is_gone: &impl Fn(&Transit) -> bool, out: &mut Vec<Waiter<T>>) {
         self.hops.retain(|_, sources| {
             sources.messages.retain(|_, queue| {
                 let all = std::mem::take(queue);
                 let (gone, kept): (VecDeque<_>, VecDeque<_>) =
-                    all.into_iter().partition(|(transit, ..)| is_gone(transit));
+                    all.into_iter().partition(|waiter| is_gone(&waiter.transit));
                 out.extend(gone);
                 *queue = kept;
                 !queue.is_empty()
@@ -655,6 +597,9 @@ impl<T> Lane<T> {
 mod tests {
     use super::*;
     use nacre_base::Prng;
+    use std::time::Duration;
+
+    const NOW: Time = Time::ZERO;
 
     fn options(large: u32, peer_buffer_credits: u32, lanes: bool) -> RouterOptions {
         RouterOptions { tiny_buffers: 8, small_buffers: 8, large_buffers: large, peer_buffer_credits, lanes }
@@ -676,25 +621,29 @@ mod tests {
     #[test]
     fn a_peer_without_credits_waits_in_order_and_holds_nobody_else_back() {
         let mut router = Router::new(&options(100, 2, false), 8);
-        let (first, _) = router.handle_arrival(bulk(1, 9), 1).unwrap();
-        let _second = router.handle_arrival(bulk(1, 9), 2).unwrap();
-        assert!(router.handle_arrival(bulk(1, 9), 3).is_none() && router.handle_arrival(bulk(1, 9), 4).is_none());
-        assert!(router.handle_arrival(bulk(2, 9), 5).is_some());
+        let (first, _) = router.handle_arrival(bulk(1, 9), 1, NOW).unwrap();
+        let _second = router.handle_arrival(bulk(1, 9), 2, NOW).unwrap();
+        assert!(
+            router.handle_arrival(bulk(1, 9), 3, NOW).is_none() && router.handle_arrival(bulk(1, 9), 4, NOW).is_none()
+        );
+        assert!(router.handle_arrival(bulk(2, 9), 5, NOW).is_some());
         assert_eq!(router.peer(Nid::sim(1)), Level { max: 2, available: -2, low_water: -2 });
-        assert_eq!(names(&router.handle_done(first)), [3]);
+        assert_eq!(names(&router.handle_done(first, NOW)), [3]);
         router.assert_sound();
     }
 
     #[test]
     fn a_full_pool_serves_first_in_first_out_without_lanes() {
         let mut router = Router::new(&options(1, 8, false), 8);
-        let (held, _) = router.handle_arrival(bulk(1, 9), 1).unwrap();
-        assert!(router.handle_arrival(bulk(1, 9), 2).is_none() && router.handle_arrival(bulk(1, 9), 3).is_none());
+        let (held, _) = router.handle_arrival(bulk(1, 9), 1, NOW).unwrap();
+        assert!(
+            router.handle_arrival(bulk(1, 9), 2, NOW).is_none() && router.handle_arrival(bulk(1, 9), 3, NOW).is_none()
+        );
         assert_eq!(router.pool(PoolKind::Large), Level { max: 1, available: -2, low_water: -2 });
-        assert!(router.handle_arrival(transit(2, 9, 100, Purpose::Requests), 4).is_some(), "another pool");
-        let mut out = router.handle_done(held);
+        assert!(router.handle_arrival(transit(2, 9, 100, Purpose::Requests), 4, NOW).is_some(), "another pool");
+        let mut out = router.handle_done(held, NOW);
         assert_eq!(names(&out), [2]);
-        out = router.handle_done(out.remove(0).0);
+        out = router.handle_done(out.remove(0).0, NOW);
         assert_eq!(names(&out), [3]);
         router.assert_sound();
     }
@@ -703,12 +652,12 @@ mod tests {
     #[test]
     fn without_lanes_nobody_has_turns() {
         let mut router = Router::new(&options(1, 8, false), 8);
-        let (mut held, _) = router.handle_arrival(bulk(1, 9), 0).unwrap();
+        let (mut held, _) = router.handle_arrival(bulk(1, 9), 0, NOW).unwrap();
         for (from, to, name) in [(1, 9, 1), (1, 9, 2), (2, 9, 3), (1, 8, 4), (2, 9, 5)] {
-            assert!(router.handle_arrival(bulk(from, to), name).is_none());
+            assert!(router.handle_arrival(bulk(from, to), name, NOW).is_none());
         }
         for expected in 1..=5 {
-            let (next, name) = router.handle_done(held).remove(0);
+            let (next, name) = router.handle_done(held, NOW).remove(0);
             assert_eq!(name, expected);
             held = next;
         }
@@ -717,14 +666,14 @@ mod tests {
     #[test]
     fn peers_of_a_network_can_have_another_number_of_credits_and_use_it_at_once() {
         let mut router = Router::new(&options(100, 0, false), 2);
-        let mut held: Vec<_> = (0..5).filter_map(|name| router.handle_arrival(bulk(1, 9), name)).collect();
+        let mut held: Vec<_> = (0..5).filter_map(|name| router.handle_arrival(bulk(1, 9), name, NOW)).collect();
         assert_eq!(held.len(), 2);
-        held.extend(router.set_peer_credits(Network::SIM, 4));
+        held.extend(router.set_peer_credits(Network::SIM, 4, NOW));
         assert_eq!(names(&held), [0, 1, 2, 3]);
         assert_eq!((router.peer(Nid::sim(1)).available, router.peer(Nid::sim(2)).max), (-1, 4));
-        assert!(router.set_peer_credits(Network::SIM, 1).is_empty());
+        assert!(router.set_peer_credits(Network::SIM, 1, NOW).is_empty());
         for (left, (held, _)) in held.into_iter().enumerate() {
-            assert_eq!(router.handle_done(held).len(), usize::from(left == 3));
+            assert_eq!(router.handle_done(held, NOW).len(), usize::from(left == 3));
         }
         router.assert_sound();
     }
@@ -734,23 +683,23 @@ mod tests {
     fn a_flood_of_pings_leaves_credits_and_buffers_to_others() {
         let (ping, cancel) = (transit(1, 9, 0, Purpose::Control), transit(1, 9, 0, Purpose::Callbacks));
         let mut router = Router::new(&options(8, 8, true), 8);
-        let through = (0..100).filter(|n| router.handle_arrival(ping, *n).is_some()).count();
+        let through = (0..100).filter(|n| router.handle_arrival(ping, *n, NOW).is_some()).count();
         assert_eq!(through, 5, "four that are shared, and the reserve of one");
-        assert!(router.handle_arrival(cancel, 100).is_some());
+        assert!(router.handle_arrival(cancel, 100, NOW).is_some());
         let mut router = Router::new(&options(8, 8, false), 8);
-        let through = (0..100).filter(|n| router.handle_arrival(ping, *n).is_some()).count();
-        assert_eq!((through, router.handle_arrival(cancel, 100).is_none()), (8, true));
+        let through = (0..100).filter(|n| router.handle_arrival(ping, *n, NOW).is_some()).count();
+        assert_eq!((through, router.handle_arrival(cancel, 100, NOW).is_none()), (8, true));
     }
 
     #[test]
     fn next_hops_and_sources_take_turns() {
         let mut router = Router::new(&options(16, 100, true), 8);
-        let mut held: Vec<_> = (0..10).map(|n| router.handle_arrival(bulk(7, n), 0).unwrap().0).collect();
+        let mut held: Vec<_> = (0..10).map(|n| router.handle_arrival(bulk(7, n), 0, NOW).unwrap().0).collect();
         // To hop 50 from two sources, to hop 51 from one.
         for (name, from, to) in [(1, 1, 50), (2, 1, 50), (3, 2, 50), (4, 1, 51), (5, 1, 51)] {
-            assert!(router.handle_arrival(bulk(from, to), name).is_none());
+            assert!(router.handle_arrival(bulk(from, to), name, NOW).is_none());
         }
-        let order: Vec<_> = (0..5).flat_map(|_| names(&router.handle_done(held.remove(0)))).collect();
+        let order: Vec<_> = (0..5).flat_map(|_| names(&router.handle_done(held.remove(0), NOW))).collect();
         assert_eq!(order, [1, 4, 3, 5, 2]);
         router.assert_sound();
     }
@@ -762,12 +711,12 @@ mod tests {
         let mut others = Vec::new();
         let mut through_to_stuck = 0;
         for n in 0..100 {
-            through_to_stuck += u32::from(router.handle_arrival(bulk(1, 50), n).is_some());
-            if let Some((held, _)) = router.handle_arrival(bulk(2, 51), 1000 + n) {
+            through_to_stuck += u32::from(router.handle_arrival(bulk(1, 50), n, NOW).is_some());
+            if let Some((held, _)) = router.handle_arrival(bulk(2, 51), 1000 + n, NOW) {
                 others.push(held);
             }
             if others.len() > 2 {
-                for (held, name) in router.handle_done(others.remove(0)) {
+                for (held, name) in router.handle_done(others.remove(0), NOW) {
                     match name < 1000 {
                         true => through_to_stuck += 1,
                         false => others.push(held),
@@ -783,16 +732,16 @@ mod tests {
     #[test]
     fn what_waits_for_or_of_a_peer_that_is_gone_is_given_up() {
         let mut router = Router::new(&options(1, 2, false), 8);
-        let (held, _) = router.handle_arrival(bulk(1, 9), 1).unwrap();
-        assert!(router.handle_arrival(bulk(1, 9), 2).is_none(), "waits for a buffer");
-        assert!(router.handle_arrival(bulk(1, 8), 3).is_none(), "waits for a credit");
-        assert!(router.handle_arrival(bulk(2, 8), 4).is_none());
-        let (lost, on) = router.handle_peer_gone(Nid::sim(9));
+        let (held, _) = router.handle_arrival(bulk(1, 9), 1, NOW).unwrap();
+        assert!(router.handle_arrival(bulk(1, 9), 2, NOW).is_none(), "waits for a buffer");
+        assert!(router.handle_arrival(bulk(1, 8), 3, NOW).is_none(), "waits for a credit");
+        assert!(router.handle_arrival(bulk(2, 8), 4, NOW).is_none());
+        let (lost, on) = router.handle_peer_gone(Nid::sim(9), NOW);
         assert_eq!((lost, names(&on)), (vec![2], vec![]));
-        let (lost, on) = router.handle_peer_gone(Nid::sim(1));
+        let (lost, on) = router.handle_peer_gone(Nid::sim(1), NOW);
         assert_eq!((lost, names(&on)), (vec![3], vec![]));
         router.assert_sound();
-        assert_eq!(names(&router.handle_done(held)), [4]);
+        assert_eq!(names(&router.handle_done(held, NOW)), [4]);
         router.assert_sound();
     }
 
@@ -802,19 +751,19 @@ mod tests {
     fn a_pool_is_made_larger_and_smaller_while_it_is_in_use() {
         for lanes in [false, true] {
             let mut router = Router::new(&options(4, 100, lanes), 8);
-            let mut held: Vec<_> = (0..4).filter_map(|n| router.handle_arrival(bulk(1, n), n)).collect();
+            let mut held: Vec<_> = (0..4).filter_map(|n| router.handle_arrival(bulk(1, n), n, NOW)).collect();
             for n in 4..10 {
-                held.extend(router.handle_arrival(bulk(1, n), n));
+                held.extend(router.handle_arrival(bulk(1, n), n, NOW));
             }
             let waiting = 10 - held.len();
-            held.extend(router.resize([8, 8, 32]));
+            held.extend(router.resize([8, 8, 32], NOW));
             assert_eq!(held.len(), 10, "{waiting} waited, and all have a buffer now");
-            assert!(router.resize([8, 8, 2]).is_empty());
-            assert!(router.handle_arrival(bulk(1, 99), 99).is_none());
+            assert!(router.resize([8, 8, 2], NOW).is_empty());
+            assert!(router.handle_arrival(bulk(1, 99), 99, NOW).is_none());
             assert_eq!(router.pool(PoolKind::Large), Level { max: 2, available: 2 - 11, low_water: 2 - 11 });
             let mut through = 0;
             while let Some((transit, _)) = held.pop() {
-                let next = router.handle_done(transit);
+                let next = router.handle_done(transit, NOW);
                 through += next.len();
                 assert!(through == 0 || held.len() < 2, "{} hold buffers of 2", held.len());
                 held.extend(next);
@@ -828,10 +777,44 @@ mod tests {
     #[should_panic(expected = "what was never taken came back")]
     fn a_buffer_comes_back_once() {
         let mut router = Router::new(&options(8, 8, true), 8);
-        let (held, _) = router.handle_arrival(bulk(1, 9), 1).unwrap();
-        let again = Held { ..held };
-        router.handle_done(again);
-        router.handle_done(Held { transit: bulk(1, 9), credit: Source::Shared, buffer: Source::Shared });
+        let (held, _) = router.handle_arrival(bulk(1, 9), 1, NOW).unwrap();
+        let again = Held { credit: held.credit.clone(), buffer: held.buffer.clone(), ..held };
+        router.handle_done(held, NOW);
+        router.handle_done(again, NOW);
+    }
+
+    /// What was taken from a reserve goes back there, though there are no lanes any longer.
+    #[test]
+    fn lanes_come_and_go_while_messages_are_in_transit() {
+        let mut router = Router::new(&options(8, 8, true), 8);
+        let mut held: Vec<_> = (0..10).filter_map(|n| router.handle_arrival(bulk(1, 9), n, NOW)).collect();
+        assert_eq!(held.len(), 5);
+        held.extend(router.set_lanes(false, NOW));
+        assert_eq!(names(&held), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let (first, _) = held.remove(0);
+        held.extend(router.handle_done(first, NOW));
+        held.extend(router.set_lanes(true, NOW));
+        assert_eq!(held.len(), 8);
+        while let Some((one, _)) = held.pop() {
+            held.extend(router.handle_done(one, NOW));
+            router.assert_sound();
+        }
+        assert!(router.is_idle());
+        assert_eq!((router.pool(PoolKind::Large).available, router.peer(Nid::sim(1)).available), (8, 8));
+    }
+
+    #[test]
+    fn how_long_messages_wait_for_credits_and_buffers_is_counted() {
+        let mut router = Router::new(&options(1, 2, false), 8);
+        let later = |us| NOW + Duration::from_micros(us);
+        let (first, _) = router.handle_arrival(bulk(1, 9), 1, NOW).unwrap();
+        assert!(router.handle_arrival(bulk(1, 9), 2, later(10)).is_none(), "it waits for a buffer");
+        assert!(router.handle_arrival(bulk(1, 9), 3, later(20)).is_none(), "it waits for a credit");
+        let (second, _) = router.handle_done(first, later(100)).remove(0);
+        assert_eq!(names(&router.handle_done(second, later(150))), [3]);
+        let (credits, [tiny, small, large]) = router.waits();
+        assert_eq!((credits.total_us, large.total_us), (80, 90 + 50));
+        assert_eq!((tiny, small), (Waits::default(), Waits::default()));
     }
 
     /// Whatever comes and goes: nothing is lost or doubled, and at the end all is back.
@@ -847,16 +830,16 @@ mod tests {
                     let payload = [0, 100, 100_000][prng.below(3) as usize];
                     let purpose = purposes[prng.below(4) as usize];
                     let t = transit(prng.below(4) as u32, 10 + prng.below(4) as u32, payload, purpose);
-                    in_hand.extend(router.handle_arrival(t, sent));
+                    in_hand.extend(router.handle_arrival(t, sent, NOW));
                     sent += 1;
                 } else if prng.one_in(50) {
-                    let (lost, on) = router.handle_peer_gone(Nid::sim(prng.below(14) as u32));
+                    let (lost, on) = router.handle_peer_gone(Nid::sim(prng.below(14) as u32), NOW);
                     seen.extend(lost);
                     in_hand.extend(on);
                 } else if !in_hand.is_empty() {
                     let (held, name) = in_hand.swap_remove(prng.below(in_hand.len() as u64) as usize);
                     seen.push(name);
-                    in_hand.extend(router.handle_done(held));
+                    in_hand.extend(router.handle_done(held, NOW));
                 }
                 router.assert_sound();
             }

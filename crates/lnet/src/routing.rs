@@ -12,6 +12,7 @@ use crate::options::PEER_CREDITS_MAX;
 use crate::router::{Held, Level, PoolKind, Router, RouterOptions, Transit};
 use crate::routes::{GatewayState, HOPS_MAX, Route, RouteError, Routes, Rule};
 use crate::status::bump;
+use crate::waits::NodeWaits;
 use nacre_base::{Errno, FxHashMap, Network, Nid, Payload, Time};
 use nacre_rt::Task;
 use parking_lot::{Mutex, RwLock};
@@ -310,15 +311,15 @@ impl LnetNode {
     /// Begins to pass on messages of others. If the node did so before and messages are still in transit, only the sizes of
     /// the pools change.
     pub(crate) fn start_routing(self: &Arc<Self>, options: &RouterOptions) {
-        let routing = self.routing_or_new();
+        let (routing, now) = (self.routing_or_new(), self.rt.now());
         let goes = {
             let mut router = routing.router.lock();
             match router.as_mut().filter(|router| !router.is_idle()) {
-                Some(router) => router.resize(options.buffers()),
+                Some(router) => router.resize(options.buffers(), now),
                 None => {
                     let router = router.insert(Router::new(options, self.options.peer_credits));
                     for interface in self.interfaces() {
-                        router.set_peer_credits(interface.nid.network, interface.peer_credits());
+                        router.set_peer_credits(interface.nid.network, interface.peer_credits(), now);
                     }
                     Vec::new()
                 }
@@ -337,7 +338,7 @@ impl LnetNode {
     /// Changes the sizes of the pools. Returns false if this node is no router.
     pub(crate) fn set_buffers(self: &Arc<Self>, buffers: [u32; PoolKind::ALL.len()]) -> bool {
         let Some(routing) = self.routing() else { return false };
-        let goes = routing.router.lock().as_mut().map(|router| router.resize(buffers));
+        let goes = routing.router.lock().as_mut().map(|router| router.resize(buffers, self.rt.now()));
         let is_router = goes.is_some();
         self.send_on(goes.into_iter().flatten());
         is_router
@@ -346,12 +347,36 @@ impl LnetNode {
     pub(crate) fn set_peer_credits(self: &Arc<Self>, network: Network, credits: u32) -> bool {
         assert!((1..=PEER_CREDITS_MAX).contains(&credits), "{credits} credits of a peer on {network}");
         let interfaces = self.interfaces().into_iter().filter(|interface| interface.nid.network == network);
-        let found = interfaces.inspect(|interface| interface.set_peer_credits(credits)).count() > 0;
+        let now = self.rt.now();
+        let found = interfaces.inspect(|interface| interface.set_peer_credits(credits, now)).count() > 0;
         if found && let Some(routing) = self.routing() {
-            let goes = routing.router.lock().as_mut().map(|router| router.set_peer_credits(network, credits));
+            let goes = routing.router.lock().as_mut().map(|router| router.set_peer_credits(network, credits, now));
             self.send_on(goes.into_iter().flatten());
         }
         found
+    }
+
+    /// From now on purposes have lanes of their own, or none do.
+    pub(crate) fn set_lanes(self: &Arc<Self>, lanes: bool) {
+        let now = self.rt.now();
+        self.lanes.store(lanes, Ordering::Relaxed);
+        self.interfaces().iter().for_each(|interface| interface.set_lanes(lanes, now));
+        if let Some(routing) = self.routing() {
+            let goes = routing.router.lock().as_mut().map(|router| router.set_lanes(lanes, now));
+            self.send_on(goes.into_iter().flatten());
+        }
+    }
+
+    /// How long messages waited for credits and buffers.
+    pub(crate) fn waits(&self) -> NodeWaits {
+        let mut waits = NodeWaits::default();
+        for [peer, interface] in self.interfaces().iter().map(|interface| interface.waits()) {
+            waits.peer_credits = waits.peer_credits.plus(&peer);
+            waits.interface_credits = waits.interface_credits.plus(&interface);
+        }
+        let of_router = self.routing().and_then(|routing| routing.router.lock().as_ref().map(Router::waits));
+        (waits.router_credits, waits.buffers) = of_router.unwrap_or_default();
+        waits
     }
 
     pub(crate) fn routing_status(&self) -> Option<RoutingStatus> {
@@ -495,8 +520,9 @@ impl LnetNode {
             return self.answer_unreachable(&message.header, Errno::ENETUNREACH);
         };
         let transit = Transit { from: peer, to: next_hop, payload, purpose };
-        let parked = Parked { message, interface, arrived: self.rt.now(), receipt };
-        let goes = routing.router.lock().as_mut().map(|router| router.handle_arrival(transit, parked));
+        let now = self.rt.now();
+        let parked = Parked { message, interface, arrived: now, receipt };
+        let goes = routing.router.lock().as_mut().map(|router| router.handle_arrival(transit, parked, now));
         self.send_on(goes.into_iter().flatten());
     }
 
@@ -528,7 +554,7 @@ impl LnetNode {
     /// A message was taken by the next peer, or given up: what it held goes to others.
     pub(crate) fn handle_passed_on(self: &Arc<Self>, held: Held) {
         let Some(routing) = self.routing() else { return };
-        let released = routing.router.lock().as_mut().map(|router| router.handle_done(held));
+        let released = routing.router.lock().as_mut().map(|router| router.handle_done(held, self.rt.now()));
         self.send_on(released.into_iter().flatten());
     }
 
@@ -594,7 +620,7 @@ impl LnetNode {
 
     /// Answers the messages that a router holds for a peer that is gone.
     fn give_up_held(self: &Arc<Self>, routing: &Routing, peer: Nid) {
-        let released = routing.router.lock().as_mut().map(|router| router.handle_peer_gone(peer));
+        let released = routing.router.lock().as_mut().map(|router| router.handle_peer_gone(peer, self.rt.now()));
         if let Some((lost, goes)) = released {
             lost.into_iter().for_each(|parked| self.answer_unreachable(&parked.message.header, Errno::EHOSTUNREACH));
             self.send_on(goes);

@@ -12,6 +12,7 @@ mod lnet_tables;
 mod mount;
 mod role;
 mod router;
+mod selftest;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -26,8 +27,9 @@ use nacre_base::param::declared::Declared;
 use nacre_lnet::{Lnet, SimNet};
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
+use nacre_selftest::Console;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The parameters of all parts of a node, as their crates declare them.
 pub const DECLARED: &[&[Declared]] = &[
@@ -51,6 +53,8 @@ struct Shared {
     params: Params,
     faults: Faults,
     roles: Mutex<Roles>,
+    /// The console of a node that takes part in tests of the network.
+    console: OnceLock<Arc<Console>>,
 }
 
 #[derive(Default)]
@@ -105,7 +109,7 @@ impl Node {
         params.add("ldlm.services.ldlm_cbd.stats", move || {
             called_back.service_operations(nacre_client::CALLBACK_SERVICE, &[])
         });
-        Node(Arc::new(Shared { rpc, params, faults, roles: Mutex::default() }))
+        Node(Arc::new(Shared { rpc, params, faults, roles: Mutex::default(), console: OnceLock::new() }))
     }
 
     /// RPC layer of the node.

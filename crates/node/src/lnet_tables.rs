@@ -3,9 +3,9 @@
 
 use crate::Node;
 use nacre_base::Nid;
-use nacre_base::param::declared::Declared;
-use nacre_base::param::value::{Drawn, Fields};
-use nacre_lnet::{Lnet, PoolKind, Route};
+use nacre_base::param::declared::{Declared, Kind};
+use nacre_base::param::value::{Column, Drawn, Fields, Head, Histograms, Table, Window};
+use nacre_lnet::{Lnet, PoolKind, Route, WAIT_BOUNDS, Waits};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
@@ -18,6 +18,14 @@ pub(crate) const PARAMS: &[Declared] = &[
     ),
     Declared::text(&[], "nis", "Interfaces of the network, their credits, and the lowest that these have been."),
     Declared::text(&[], "buffers", "Buffers of a router by pool, those that are free, and the lowest that was."),
+    Declared::shown(
+        &[],
+        "credit_waits",
+        Kind::Histograms,
+        "How long messages that had to wait did so: for a credit of their peer or their interface and, on a router, for a \
+         router credit or a buffer.",
+    )
+    .metric("lnet_credit_wait"),
     Declared::text(&[], "routers", "Routers that routes lead through, and whether they are alive."),
     Declared::text(&[], "routes", "Routes to other networks."),
 ];
@@ -30,6 +38,8 @@ impl Node {
         self.params().add("peers", move || peers(&of.0));
         self.params().add("nis", move || nis(&of.1));
         self.params().add("buffers", move || buffers(&of.2));
+        let (waiting, rt) = (lnet(), self.rt().clone());
+        self.params().add("credit_waits", move || credit_waits(&waiting, Window { now: rt.wall(), began: None }));
         self.params().add("routers", move || routers(&of.3));
         self.params().add("routes", move || routes(&of.4));
     }
@@ -123,6 +133,31 @@ fn draw_buffers(pools: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:>5} {:>5} {:>7} {:>7}", cell("pages"), cell("count"), cell("credits"), cell("min"))?;
     }
     Ok(())
+}
+
+/// How long messages waited, by what they waited for.
+fn credit_waits(lnet: &Lnet, window: Window) -> Histograms {
+    let waits = lnet.waits();
+    let [tiny, small, large] = waits.buffers;
+    let columns = [
+        ("peer", waits.peer_credits),
+        ("interface", waits.interface_credits),
+        ("router", waits.router_credits),
+        ("tiny", tiny),
+        ("small", small),
+        ("large", large),
+    ];
+    let column = |(name, waits): (_, Waits)| Column { name, counts: waits.counts.to_vec(), sum: Some(waits.total_us) };
+    let table = Table {
+        title: "waited (usecs)",
+        counted: "messages",
+        head: Head::Rpc,
+        bounds: WAIT_BOUNDS,
+        metric: "usecs",
+        unit: "us",
+        columns: columns.into_iter().map(column).collect(),
+    };
+    Histograms { window, levels: Vec::new(), tables: vec![table] }
 }
 
 /// For each gateway: how many routes lead through it, and whether it is alive.

@@ -10,6 +10,7 @@ use crate::import_state::{Connection, ImportMachine};
 use crate::liveness::{self, Pings};
 use crate::message::{GOODBYE_XID, Incoming, LockPool, encode, millis, request_portal};
 use crate::node_core::NodeCore;
+use crate::nrs::is_high_priority;
 use crate::replay::{CommitCallback, Fate, Kept, Replayable, Replays};
 use crate::stats::OpStats;
 use crate::window::Credits;
@@ -17,7 +18,7 @@ use bytes::Bytes;
 use nacre_base::param::Params;
 use nacre_base::tally::Sums;
 use nacre_base::{Errno, Nid, Payload, TargetKind, Time, Uuid};
-use nacre_lnet::{MAX_PAYLOAD, MdGuard, SinkGuard};
+use nacre_lnet::{MAX_PAYLOAD, MdGuard, Purpose, SinkGuard};
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::header::{HEADER_BYTES, flags};
 use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind};
@@ -893,7 +894,9 @@ impl Request {
         drop(s);
         let payload = encode(RpcKind::Request, &header, &self.body, self.inline.clone());
         let (to, portal) = (connection.nid, request_portal(self.spec.lane));
-        if let Err(e) = node.lnet.post_tagged(to, portal, import.id, connection.connection, payload) {
+        // Others wait for what is done under a lock that is called back, so it goes the way of cancels.
+        let purpose = is_high_priority(&header).then_some(Purpose::Callbacks);
+        if let Err(e) = node.lnet.post_tagged(to, portal, purpose, import.id, connection.connection, payload) {
             import.handle_lost(connection.connection, &e.to_string());
         }
     }

@@ -52,6 +52,7 @@ mod ping;
 mod recover;
 mod replay;
 mod request;
+mod request_buffers;
 mod request_log;
 mod service;
 mod stats;

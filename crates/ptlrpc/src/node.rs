@@ -8,17 +8,19 @@ use crate::identity::Refusals;
 use crate::import::{Import, ImportConfig, ImportShared};
 use crate::lane::LaneCounts;
 use crate::leases::{self, AskLeases, Heartbeat, Leases, LeasesFollowed, NEWS_WAIT};
-use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, purpose, request_portal};
+use crate::message::{Incoming, PROBE_MATCH_BITS, REPLY_PORTAL, decode, purpose, request_portal};
 use crate::node_core::NodeCore;
+use crate::request_buffers::{BUFFERS_MAX, Buffer, RequestBuffers};
+use crate::request_log::ReplyTo;
 use crate::stats::OpSums;
 use crate::target::{TargetEntry, TargetHandler};
 use crate::timer::Timer;
 use crate::window::CongestionControl;
 use nacre_base::param::Params;
-use nacre_base::param::value::Operations;
+use nacre_base::param::value::{Fields, Operations};
 use nacre_base::tally::Sums;
 use nacre_base::{Faults, FxHashMap, Nid, TargetKind, TargetName, Time, Uuid};
-use nacre_lnet::{IncomingPut, Lnet, Places, SimNet};
+use nacre_lnet::{IncomingPut, Lnet, Places, Receipt, SimNet};
 use nacre_rt::{Rt, Task};
 use nacre_wire::header::RpcKind;
 use nacre_wire::{Lane, Opcode};
@@ -45,6 +47,8 @@ pub(crate) struct NodeShared {
     imports: RwLock<BTreeMap<u64, Weak<ImportShared>>>,
     pub(crate) targets: RwLock<BTreeMap<String, Arc<TargetEntry>>>,
     pub(crate) exports: RwLock<FxHashMap<u64, Arc<Export>>>,
+    /// Request buffers of each lane, in the order of [`Lane::ALL`].
+    pub(crate) buffers: [Mutex<RequestBuffers<Arrived>>; Lane::ALL.len()],
     /// Places for exports, by the hosts of the clients.
     pub(crate) export_places: Places<Nid>,
     pub(crate) evictor: Mutex<Evictor>,
@@ -55,6 +59,42 @@ pub(crate) struct NodeShared {
     pub(crate) malformed: AtomicU64,
     /// Limits the log lines about requests and connects from NIDs that they must not come from.
     pub(crate) refusals: Refusals,
+}
+
+/// A request that has arrived and has no buffer yet.
+pub(crate) struct Arrived {
+    pub(crate) opcode: Opcode,
+    pub(crate) message: Incoming,
+    pub(crate) reply_to: ReplyTo,
+    /// Keeps the credit that the sender has used.
+    pub(crate) receipt: Receipt,
+}
+
+/// The buffer of a request, which gives it back at most once.
+pub(crate) struct BufferInUse {
+    node: Weak<NodeShared>,
+    lane: Lane,
+    buffer: Mutex<Option<Buffer>>,
+}
+
+impl BufferInUse {
+    pub(crate) fn new(node: &Arc<NodeShared>, lane: Lane, buffer: Option<Buffer>) -> BufferInUse {
+        BufferInUse { node: Arc::downgrade(node), lane, buffer: Mutex::new(buffer) }
+    }
+
+    /// The request no longer needs its buffer, if it had one.
+    pub(crate) fn give_back(&self) {
+        let Some(buffer) = self.buffer.lock().take() else { return };
+        let Some(node) = self.node.upgrade() else { return };
+        let next = node.buffers[self.lane as usize].lock().handle_done(buffer, node.core.rt.now());
+        node.take_waiting(self.lane, next);
+    }
+}
+
+impl Drop for BufferInUse {
+    fn drop(&mut self) {
+        self.give_back();
+    }
 }
 
 /// A target being served, until this is dropped.
@@ -82,6 +122,7 @@ impl RpcNode {
             imports: RwLock::default(),
             targets: RwLock::default(),
             exports: RwLock::default(),
+            buffers: Default::default(),
             export_places: Places::new(HOST_EXPORTS_MAX, EXPORTS_MAX),
             evictor: Mutex::default(),
             leases: Arc::default(),
@@ -114,6 +155,15 @@ impl RpcNode {
     pub fn list_in(&self, params: &Params) {
         let core = self.0.core.clone();
         let liveness = core.liveness.clone();
+        let (node, of_node, shown) = (Arc::downgrade(&self.0), Arc::downgrade(&self.0), Arc::downgrade(&self.0));
+        let max = move || node.upgrade().map_or(0, |node| node.buffers[0].lock().max());
+        params.add_rw("req_buffers_max", max, move |text| {
+            let max = text.parse().ok().filter(|max| *max <= BUFFERS_MAX);
+            let max = max.ok_or_else(|| format!("{text:?} is not a number from 0 to {BUFFERS_MAX}"))?;
+            of_node.upgrade().inspect(|node| node.set_request_buffers(max));
+            Ok(())
+        });
+        params.add("req_buffers", move || shown.upgrade().map(|node| node.show_buffers()).unwrap_or_default());
         params.add_number("at_min", core.at_min_secs.clone(), 0..=AT_MAX.as_secs());
         let changed = move || {
             let now = core.rt.now();
@@ -307,6 +357,43 @@ impl NodeShared {
     fn handle_service_time(self: &Arc<Self>, now: Time) -> Time {
         let early = self.send_early_replies(now);
         early.min(self.probe_silent(now))
+    }
+
+    /// Each lane has so many request buffers from now on; 0 is one for whatever comes.
+    fn set_request_buffers(self: &Arc<Self>, max: u32) {
+        let now = self.core.rt.now();
+        for lane in Lane::ALL {
+            let goes = self.buffers[lane as usize].lock().set_max(max, now);
+            self.take_waiting(lane, goes);
+        }
+    }
+
+    /// These requests waited for a buffer and have one now.
+    fn take_waiting(self: &Arc<Self>, lane: Lane, goes: impl IntoIterator<Item = (Arrived, Buffer)>) {
+        for (arrived, buffer) in goes {
+            let node = self.clone();
+            // Whoever gives a buffer back may have locks in hand.
+            drop(self.core.rt.spawn(async move { node.handle_buffered(lane, arrived, buffer) }));
+        }
+    }
+
+    /// Use of the request buffers of each lane that has ever had a request.
+    fn show_buffers(&self) -> Fields {
+        let mut all = Fields::default();
+        for lane in Lane::ALL {
+            let counts = self.buffers[lane as usize].lock().counts();
+            if counts.most == 0 {
+                continue;
+            }
+            let mut fields = Fields::default();
+            fields.push("used", counts.used);
+            fields.push("most", counts.most);
+            fields.push("waiting", counts.waiting);
+            fields.push("waited", counts.waited);
+            fields.push("waited_usecs", counts.waited_for.as_micros() as u64);
+            all.push(format!("{lane:?}").to_lowercase(), fields);
+        }
+        all
     }
 
     /// Returns whether an import of this node belongs to this client.

@@ -2,6 +2,7 @@
 
 use crate::adaptive_timeout::AT_MAX;
 use crate::liveness::{HEARTBEAT_MAX, PING_INTERVAL_MAX};
+use crate::request_buffers::BUFFERS_MAX;
 use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
 
 const IMPORTS: &[&str] = &["osc", "mdc", "mgc"];
@@ -56,6 +57,21 @@ pub const PARAMS: &[Declared] = &[
         "idle",
         "When an import pings: once it was idle for the interval, at multiples of the interval on all nodes at once, or \
          once in each interval at a moment of its own.",
+    ),
+    Declared::kept(
+        &[],
+        "req_buffers_max",
+        number(0, BUFFERS_MAX as i64),
+        "65536",
+        "Requests of each lane that a node has queued or runs; more wait in the network, with the credits of their senders. \
+         0: as many as come.",
+    )
+    .in_unit("requests"),
+    Declared::text(
+        &[],
+        "req_buffers",
+        "For each lane of a node, the request buffers that are in use and the most that were, and the requests that wait \
+         for one, those that waited, and for how long.",
     ),
     Declared::shown(&["ldlm"], "ldlm_canceld.stats", Kind::Statistics, "How long the targets took to cancel locks."),
     Declared::shown(

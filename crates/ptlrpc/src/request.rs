@@ -4,7 +4,8 @@
 use crate::call::INLINE_MAX;
 use crate::export::Export;
 use crate::identity::Identity;
-use crate::lane::LaneSlot;
+use crate::lane::{LaneSlot, LaneState, SlowTransfer};
+use crate::node::BufferInUse;
 use crate::node_core::NodeCore;
 use crate::nrs::Classified;
 use bytes::Bytes;
@@ -95,7 +96,7 @@ impl ServerRequest {
     /// (for a lock, for news) must wait for this too. The call also gives the request's slot in the lane to others, so
     /// that requests of those clients can be served, and keeps the waiting time out of the estimates.
     pub async fn abandoned(&self) {
-        self.arrival.slot.handle_long_wait();
+        self.arrival.handle_long_wait();
         self.export.closed().await;
     }
 }
@@ -115,8 +116,30 @@ pub(crate) struct Arrival {
     pub(crate) node: Arc<NodeCore>,
     pub(crate) lane: Lane,
     pub(crate) slot: LaneSlot<Work>,
+    pub(crate) buffer: BufferInUse,
     pub(crate) at: Time,
     pub(crate) transfer: Transfer,
+}
+
+impl Arrival {
+    /// The request no longer counts in its lane, and its buffer is free. Returns the request that may run in its place.
+    pub(crate) fn leave(&self, book: impl FnOnce(&mut LaneState<Work>)) -> Option<Work> {
+        self.buffer.give_back();
+        self.slot.leave(book)
+    }
+
+    /// The handler is about to wait for other clients: see [`LaneSlot::handle_long_wait`]. Nor does the request keep its
+    /// buffer, because those clients may have to send requests first.
+    fn handle_long_wait(&self) {
+        self.buffer.give_back();
+        self.slot.handle_long_wait();
+    }
+
+    /// The client is slow to send or take the data: see [`LaneSlot::handle_slow_transfer`].
+    pub(crate) fn handle_slow_transfer(&self) -> SlowTransfer<'_, Work> {
+        self.buffer.give_back();
+        self.slot.handle_slow_transfer()
+    }
 }
 
 /// State of a request's data transfer.

@@ -9,10 +9,11 @@ use crate::export::{Entry, Export};
 use crate::identity::Identity;
 use crate::lane::{LaneSlot, Load};
 use crate::message::{GOODBYE_XID, Incoming, REPLY_PORTAL, decode, encode, millis, opcode};
-use crate::node::NodeShared;
+use crate::node::{Arrived, BufferInUse, NodeShared};
 use crate::nrs::{Admission, is_high_priority, may_have_high_priority};
 use crate::ping::Told;
 use crate::request::{Arrival, ServerRequest, Transfer, Work};
+use crate::request_buffers::Buffer;
 use crate::request_log::{Received, ReplyTo, Verdict, early_at};
 use crate::target::Response;
 use crate::window::{Credits, GrantRequest};
@@ -20,7 +21,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Nid, Payload, Tag, Time, Transno, Uuid};
-use nacre_lnet::{IncomingPut, MAX_PAYLOAD};
+use nacre_lnet::{IncomingPut, MAX_PAYLOAD, Receipt};
 use nacre_wire::header::{HEADER_BYTES, Replayed, flags};
 use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
 use std::any::Any;
@@ -67,7 +68,9 @@ impl NodeShared {
             return self.refuse(&message.header, reply_to, Errno::EOPNOTSUPP);
         };
         match self.core.faults.any_armed().then(|| self.request_fault(opcode)).flatten() {
-            None | Some(FaultAction::Corrupt) => self.handle_request(lane, opcode, message, reply_to),
+            None | Some(FaultAction::Corrupt) => {
+                self.handle_request(lane, Arrived { opcode, message, reply_to, receipt: put.receipt });
+            }
             Some(FaultAction::Drop) => tracing::debug!("fault: dropped {opcode} xid {}", message.header.xid),
             Some(FaultAction::Fail(e)) => self.refuse(&message.header, reply_to, e),
             Some(FaultAction::Crash) => self.core.rt.crash(),
@@ -75,7 +78,7 @@ impl NodeShared {
                 let node = self.clone();
                 drop(self.core.rt.spawn(async move {
                     node.core.rt.sleep(d).await;
-                    node.handle_request(lane, opcode, message, reply_to);
+                    node.handle_request(lane, Arrived { opcode, message, reply_to, receipt: Receipt::default() });
                 }));
             }
         }
@@ -90,7 +93,8 @@ impl NodeShared {
             .or_else(|| check(&format!("rpc.{opcode}.fail")))
     }
 
-    fn handle_request(self: &Arc<Self>, lane: Lane, opcode: Opcode, m: Incoming, reply_to: ReplyTo) {
+    fn handle_request(self: &Arc<Self>, lane: Lane, arrived: Arrived) {
+        let Arrived { opcode, message: ref m, reply_to, .. } = arrived;
         let control = Control::of(opcode);
         if control.is_some() != (lane == Lane::Control) {
             return self.refuse(&m.header, reply_to, Errno::EPROTO);
@@ -101,22 +105,16 @@ impl NodeShared {
         }
         if control == Some(Control::Connect) {
             let node = self.clone();
-            return self.poll_or_spawn(async move { node.handle_connect(m.header, m.body, reply_to).await });
+            let Incoming { header, body, .. } = arrived.message;
+            return self.poll_or_spawn(async move { node.handle_connect(header, body, reply_to).await });
         }
         if control == Some(Control::Ping) && m.header.export == 0 {
             return self.answer_probe(&m.header, &m.body, reply_to);
         }
-        let Some(export) = self.export(m.header.export) else {
+        let now = self.core.rt.now();
+        let Some(export) = self.export_of(&m.header, reply_to, now) else {
             return self.refuse_unconnected(&m.header, reply_to);
         };
-        let now = self.core.rt.now();
-        if export.nid() != reply_to.nid {
-            self.log_stranger(&export, reply_to.nid, now);
-            return self.refuse_unconnected(&m.header, reply_to);
-        }
-        if self.leave_if_taken(&export.entry) {
-            return self.refuse_unconnected(&m.header, reply_to);
-        }
         if control == Some(Control::Ping) {
             return match export.handle_ping(m.header.connection_count, now) {
                 Entry::Stale => {}
@@ -127,6 +125,44 @@ impl NodeShared {
                 }
             };
         }
+        if lane == Lane::Control {
+            return self.take(lane, arrived, export, None);
+        }
+        let is_high = is_high_priority(&m.header) && may_have_high_priority(opcode);
+        let buffered = self.buffers[lane as usize].lock().handle_arrival(reply_to.nid, is_high, arrived, now);
+        if let Some((arrived, buffer)) = buffered {
+            self.take(lane, arrived, export, Some(buffer));
+        }
+    }
+
+    /// A request that waited for a buffer has one now.
+    pub(crate) fn handle_buffered(self: &Arc<Self>, lane: Lane, arrived: Arrived, buffer: Buffer) {
+        let (header, reply_to) = (&arrived.message.header, arrived.reply_to);
+        match self.export_of(header, reply_to, self.core.rt.now()) {
+            Some(export) => self.take(lane, arrived, export, Some(buffer)),
+            None => {
+                drop(BufferInUse::new(self, lane, Some(buffer)));
+                self.refuse_unconnected(header, reply_to);
+            }
+        }
+    }
+
+    /// The export that a request names; none if there is none, or not for its sender.
+    fn export_of(&self, header: &RpcHeader, reply_to: ReplyTo, now: Time) -> Option<Arc<Export>> {
+        let export = self.export(header.export)?;
+        if export.nid() != reply_to.nid {
+            self.log_stranger(&export, reply_to.nid, now);
+            return None;
+        }
+        (!self.leave_if_taken(&export.entry)).then_some(export)
+    }
+
+    /// Takes a request from the network: from here on its sender can send another.
+    fn take(self: &Arc<Self>, lane: Lane, arrived: Arrived, export: Arc<Export>, buffer: Option<Buffer>) {
+        let Arrived { opcode, message: m, reply_to, receipt } = arrived;
+        drop(receipt);
+        let (control, now) = (Control::of(opcode), self.core.rt.now());
+        let buffer = BufferInUse::new(self, lane, buffer);
         let deadline = now + Duration::from_millis(m.header.timeout_ms.into());
         let received = Received {
             xid: m.header.xid,
@@ -175,6 +211,7 @@ impl NodeShared {
             node: self.core.clone(),
             lane,
             slot: LaneSlot::new(lane_service, reply_to.nid, is_high_priority(&header)),
+            buffer,
             at: now,
             transfer: Transfer::new(data),
         };
@@ -245,7 +282,7 @@ impl NodeShared {
         // The deadline is looked up, because early replies and resends extend it.
         let late = started > arrival.at && export.deadline(xid).is_some_and(|d| d <= started);
         if late || export.is_closed() {
-            let next = arrival.slot.leave(|lane| {
+            let next = arrival.leave(|lane| {
                 if late {
                     lane.handle_late();
                 }
@@ -261,7 +298,7 @@ impl NodeShared {
         let now = self.core.rt.now();
         let (took, opcode) = (now.since(started), question.opcode);
         let mut load = None;
-        let next = arrival.slot.leave(|lane| load = Some(lane.handle_served(now, arrival.at)));
+        let next = arrival.leave(|lane| load = Some(lane.handle_served(now, arrival.at)));
         // A request that gave its slot back earlier no longer counts in its lane.
         if load.is_some() {
             arrival.slot.lane().count(opcode, took);

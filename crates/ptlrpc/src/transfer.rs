@@ -62,7 +62,7 @@ impl ServerRequest {
         match self.arrival.node.rt.timeout(SLOT_PATIENCE, &mut done).await {
             Ok(result) => result,
             Err(_) => {
-                let _slow = self.arrival.slot.handle_slow_transfer();
+                let _slow = self.arrival.handle_slow_transfer();
                 done.await
             }
         }

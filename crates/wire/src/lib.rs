@@ -19,6 +19,7 @@ pub mod mds;
 pub mod mgs;
 pub mod opcode;
 pub mod ost;
+pub mod selftest;
 
 pub use codec::{Field, Reader, WireError, decode, encode};
 pub use header::{Lane, RpcHeader, RpcKind};
@@ -38,6 +39,7 @@ pub const DECODERS: &[&[codec::Decoder]] = &[
     mds::CHANGE_REPLIES,
     mgs::MESSAGES,
     ost::MESSAGES,
+    selftest::MESSAGES,
 ];
 
 #[cfg(test)]

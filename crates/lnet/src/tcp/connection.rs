@@ -443,6 +443,7 @@ async fn run_reader(connection: Arc<Connection>, shared: Arc<Shared>, half: Owne
         leftover: Vec::new(),
         parked: VecDeque::new(),
         told_taken: 0,
+        received: 0,
         shared: shared.clone(),
     };
     let Err(e) = reader.run().await;
@@ -468,6 +469,8 @@ struct Reader {
     parked: VecDeque<oneshot::Receiver<()>>,
     /// Messages that the peer has said that it has taken, modulo 2^32.
     told_taken: u32,
+    /// Messages that have arrived, modulo 2^32.
+    received: u32,
     shared: Arc<Shared>,
 }
 
@@ -578,6 +581,7 @@ impl Reader {
         if frame.no_message {
             return Ok(None);
         }
+        self.count_received()?;
         let header = frame.header;
         let (nid, peer) = (self.shared.nid, self.connection.peer);
         let Some(node) = self.node() else { return Ok(None) };
@@ -610,6 +614,13 @@ impl Reader {
         self.parked.push_back(room);
         self.parked.retain_mut(waits);
         Ok(if self.parked.len() < PARKED_MAX { None } else { self.parked.pop_front() })
+    }
+
+    /// A peer that sends more than it has credits for could fill this node's memory with messages that nobody takes.
+    fn count_received(&mut self) -> Result<(), FrameError> {
+        self.received = self.received.wrapping_add(1);
+        let untaken = self.received.wrapping_sub(self.connection.taken.load(Ordering::Acquire));
+        if untaken > PEER_CREDITS_MAX { Err(FrameError::Credits(untaken)) } else { Ok(()) }
     }
 
     /// A header came that says how many messages the peer has taken. One that was made earlier may come later.

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods)] // Plays peers by hand.
 
 use super::*;
+use crate::Purpose;
 use crate::frame::{self, ConnectionType, FrameHeader, Hello};
 use crate::message::{Header, Message};
 use crate::{LnetError, LnetOptions, TcpListen};
@@ -517,7 +518,9 @@ async fn a_credit_is_out_until_the_peer_has_taken_the_message() {
         let (client, _) = start(quick(), 0).await;
         let slow = Slow::start().await;
         client.ping(slow.nid, SECOND).await.unwrap();
-        let (credits, sent) = (client.peers()[0].max_ni_tx_credits as usize, 100);
+        let (max, sent) = (client.peers()[0].max_ni_tx_credits as usize, 100);
+        // Half of them, which all purposes share, and the reserve of requests.
+        let credits = max * 5 / 8;
         for n in 0..sent {
             client.post(slow.nid, REQUEST, n, pattern(len)).unwrap();
         }
@@ -525,7 +528,10 @@ async fn a_credit_is_out_until_the_peer_has_taken_the_message() {
         Rt::production().sleep(Duration::from_millis(50)).await;
         assert!(slow.kept() <= credits, "{} of {credits}", slow.kept());
         let peer = &client.peers()[0];
-        assert!(peer.available_tx_credits < 0 && peer.max_ni_tx_credits as usize == credits, "{peer:?}");
+        assert!(peer.available_tx_credits < 0 && peer.max_ni_tx_credits as usize == max, "{peer:?}");
+        let requests = slow.kept();
+        client.answer(slow.nid, REQUEST, Purpose::Callbacks, sent, pattern(len)).unwrap();
+        until("a cancel is not held up by requests", || slow.kept() == requests + 1).await;
         assert_eq!(client.interfaces().last().unwrap().available_tx_credits, i64::from(quick().credits));
         slow.take_all();
         until("all are sent and taken", || client.peers()[0].tx_q_num_of_buf == 0).await;
@@ -534,7 +540,7 @@ async fn a_credit_is_out_until_the_peer_has_taken_the_message() {
             peer.available_tx_credits >= i64::from(peer.max_ni_tx_credits / 2)
         })
         .await;
-        assert!(client.peers()[0].max_ni_tx_credits as usize > credits, "more are needed, and the peer takes them");
+        assert!(client.peers()[0].max_ni_tx_credits as usize > max, "more are needed, and the peer takes them");
     }
 }
 
@@ -586,4 +592,21 @@ async fn a_peer_that_has_taken_more_than_it_was_sent_is_cut() {
         assert_eq!(matches!(end, Ok(Ok(0) | Err(_))), is_cut, "{taken} taken: {end:?}");
     }
     assert_eq!(server.stats().errors, 1);
+}
+
+/// A node keeps what its services have no room for; whoever pays no heed to credits could have filled its memory.
+#[tokio::test]
+async fn a_peer_that_sends_more_than_it_has_credits_for_is_cut() {
+    let slow = Slow::start().await;
+    let mut client = introduce(slow.nid, UNREACHABLE).await;
+    let most = crate::options::PEER_CREDITS_MAX as usize;
+    for n in 0..most {
+        write_frame(&mut client, Message::put(slow.nid, REQUEST, n as u64, pattern(10)), UNREACHABLE).await;
+    }
+    until("all that it has credits for are kept", || slow.kept() == most).await;
+    write_frame(&mut client, Message::put(slow.nid, REQUEST, 0, pattern(10)), UNREACHABLE).await;
+    let mut byte = [0];
+    let end = Rt::production().timeout(10 * SECOND, client.read(&mut byte)).await;
+    assert!(matches!(end, Ok(Ok(0) | Err(_))), "{end:?}");
+    assert_eq!((slow.kept(), slow.lnet.stats().errors), (most, 1));
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Credits, FixedWindow};
+use nacre_lnet::CreditsReturn;
 use nacre_rt::Task;
 
 fn many(rt: &Rt, count: u64, call: impl Fn(u64) -> Task) -> Vec<Task> {
@@ -65,6 +66,39 @@ fn high_priority_is_exempt_from_the_window() {
         w.params.set("mdc.*.max_rpcs_in_flight", "1").unwrap();
         all(many(&rt, 20, |_| write_task(&rt, &import, true))).await;
         assert_eq!(w.server.target.running_max(), 20);
+    });
+}
+
+/// A server takes only as many requests as it has buffers. The others wait in the network and keep their credits; what others
+/// wait for goes on.
+#[test]
+fn a_request_without_a_buffer_waits_with_its_credit() {
+    run(1, 60, |rt| async move {
+        let options = SimNetOptions { credits_return: CreditsReturn::Taken, ..SimNetOptions::default() };
+        let w = World::with(&rt, options);
+        let (import, server) = (w.import(), Params::new());
+        w.server.node.list_in(&server);
+        server.set("req_buffers_max", "4").unwrap();
+        w.params.set("mdc.*.max_rpcs_in_flight", "100").unwrap();
+        let slow = |_| {
+            let import = import.clone();
+            rt.spawn(async move { drop(import.call::<u64>(Opcode::MdsGetattr, &100u64, CallOptions::default()).await) })
+        };
+        let tasks = many(&rt, 40, slow);
+        rt.sleep(Duration::from_millis(50)).await;
+        assert_eq!(w.server.target.running_max(), 4);
+        let peer = w.client.lnet().peers().remove(0);
+        let (out, max) = (i64::from(peer.max_ni_tx_credits) - peer.available_tx_credits, peer.max_ni_tx_credits);
+        assert!(out >= 36 && max == 32, "{out} of {max} are out or waited for, of 40 requests");
+        // As many as the credits that requests may use: half of all, and their reserve.
+        let used = server.values("req_buffers")[0].1.field("request").map(ToString::to_string);
+        assert!(used.as_ref().is_some_and(|used| used.contains("waiting: 20")), "{used:?}");
+        // Its data is wanted by others: it passes all of them.
+        let before = rt.now();
+        write_task(&rt, &import, true).await;
+        assert!(rt.now() - before < Duration::from_millis(10), "{:?}", rt.now() - before);
+        all(tasks).await;
+        assert_eq!((w.server.target.executed(), w.server.target.running_max()), (41, 5));
     });
 }
 

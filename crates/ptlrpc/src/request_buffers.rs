@@ -1,0 +1,271 @@
+//! The request buffers of a lane of a node: a server takes a request from the network only into a buffer. While none is free
+//! the request waits with the network's credit that its sender has used, so that senders are held back and nothing is dropped.
+//! A sans-IO engine.
+//!
+//! A request has its buffer while it is queued or runs, and not while it waits for another client. A client may have an
+//! eighth of the buffers, and more only while nobody else waits, and clients that wait take turns. High-priority requests,
+//! which others wait for, have an eighth more to themselves.
+
+use nacre_base::{FxHashMap, Nid, Time};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Buffers of a lane, unless an administrator says otherwise.
+pub(crate) const BUFFERS: u32 = 65_536;
+/// Most buffers that an administrator may give a lane.
+pub(crate) const BUFFERS_MAX: u32 = 1 << 24;
+/// Part of the buffers that one client may have while others wait, and that high-priority requests have beyond all.
+const PART: u32 = 8;
+
+/// The engine. `T` is a request that has arrived.
+pub(crate) struct RequestBuffers<T> {
+    /// 0 if there is one for whatever comes.
+    max: u32,
+    used: u32,
+    /// Buffers that the requests of each client have.
+    held: FxHashMap<Nid, u32>,
+    waiting: FxHashMap<Nid, VecDeque<Waiter<T>>>,
+    /// The clients of `waiting`, in turn.
+    turns: VecDeque<Nid>,
+    counts: BufferCounts,
+}
+
+struct Waiter<T> {
+    since: Time,
+    is_high: bool,
+    request: T,
+}
+
+/// Use of the buffers of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct BufferCounts {
+    /// Buffers in use.
+    pub(crate) used: u64,
+    /// The most that were ever in use.
+    pub(crate) most: u64,
+    /// Requests that wait for one.
+    pub(crate) waiting: u64,
+    /// Requests that have waited for one.
+    pub(crate) waited: u64,
+    /// Time that they waited in all.
+    pub(crate) waited_for: Duration,
+}
+
+/// A buffer, with the client whose request is in it.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the buffer is used until it is given back"]
+pub(crate) struct Buffer(Nid);
+
+impl<T> Default for RequestBuffers<T> {
+    fn default() -> RequestBuffers<T> {
+        let (held, waiting, turns, counts) = Default::default();
+        RequestBuffers { max: BUFFERS, used: 0, held, waiting, turns, counts }
+    }
+}
+
+impl<T> RequestBuffers<T> {
+    /// A request of a client has arrived. Returns it with a buffer; otherwise it waits, and a later call returns it.
+    pub(crate) fn handle_arrival(&mut self, client: Nid, is_high: bool, request: T, now: Time) -> Option<(T, Buffer)> {
+        // Those of the same client that wait already go first, unless others wait for this one.
+        let goes = self.has_room(client, is_high) && (is_high || !self.waiting.contains_key(&client));
+        if goes {
+            return Some((request, self.take(client)));
+        }
+        let queue = self.waiting.entry(client).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(client);
+        }
+        let at = if is_high { queue.partition_point(|waiter| waiter.is_high) } else { queue.len() };
+        queue.insert(at, Waiter { since: now, is_high, request });
+        self.counts.waiting += 1;
+        self.assert_sound();
+        None
+    }
+
+    /// A buffer is free again. Returns the request that gets it.
+    pub(crate) fn handle_done(&mut self, buffer: Buffer, now: Time) -> Option<(T, Buffer)> {
+        let Buffer(client) = buffer;
+        assert!(self.used > 0, "a buffer of {client} came back twice");
+        self.used -= 1;
+        let Some(held) = self.held.get_mut(&client) else {
+            panic!("{client} gives a buffer back that it did not have")
+        };
+        *held -= 1;
+        if *held == 0 {
+            self.held.remove(&client);
+        }
+        self.next(now)
+    }
+
+    /// Another number of buffers; 0 is one for whatever comes. Returns the requests that get one now.
+    pub(crate) fn set_max(&mut self, max: u32, now: Time) -> Vec<(T, Buffer)> {
+        self.max = max;
+        std::iter::from_fn(|| self.next(now)).collect()
+    }
+
+    pub(crate) fn max(&self) -> u32 {
+        self.max
+    }
+
+    pub(crate) fn counts(&self) -> BufferCounts {
+        BufferCounts { used: self.used.into(), ..self.counts }
+    }
+
+    fn has_room(&self, client: Nid, is_high: bool) -> bool {
+        let part = (self.max / PART).max(1);
+        let most = if is_high { self.max.saturating_add(part) } else { self.max };
+        let is_within_share = || self.held.get(&client).copied().unwrap_or(0) < part;
+        self.max == 0 || self.used < most && (is_high || self.turns.is_empty() || is_within_share())
+    }
+
+    fn take(&mut self, client: Nid) -> Buffer {
+        self.used += 1;
+        self.counts.most = self.counts.most.max(self.used.into());
+        *self.held.entry(client).or_default() += 1;
+        Buffer(client)
+    }
+
+    /// The next request that gets a buffer: of the client whose turn it is among those within their share, or else of the
+    /// one whose turn it is.
+    fn next(&mut self, now: Time) -> Option<(T, Buffer)> {
+        if self.turns.is_empty() {
+            return None;
+        }
+        let part = (self.max / PART).max(1);
+        let is_first_high =
+            |client: &Nid| self.waiting.get(client).and_then(VecDeque::front).is_some_and(|waiter| waiter.is_high);
+        let is_within_share = |client: &Nid| self.held.get(client).copied().unwrap_or(0) < part;
+        let at = self.turns.iter().position(is_first_high);
+        let at = at.or_else(|| self.turns.iter().position(is_within_share)).unwrap_or(0);
+        let client = *self.turns.get(at)?;
+        let most = if is_first_high(&client) { self.max.saturating_add(part) } else { self.max };
+        if self.max != 0 && self.used >= most {
+            return None;
+        }
+        self.turns.remove(at);
+        let queue = self.waiting.get_mut(&client)?;
+        let waiter = queue.pop_front()?;
+        if queue.is_empty() {
+            self.waiting.remove(&client);
+        } else {
+            self.turns.push_back(client);
+        }
+        self.counts.waiting -= 1;
+        self.counts.waited += 1;
+        self.counts.waited_for += now.since(waiter.since);
+        let buffer = self.take(client);
+        self.assert_sound();
+        Some((waiter.request, buffer))
+    }
+
+    /// Panics if a buffer or a request was lost. Visits all clients that wait.
+    fn assert_sound(&self) {
+        let waiting: usize = self.waiting.values().map(VecDeque::len).sum();
+        assert_eq!(self.counts.waiting, waiting as u64, "requests that wait for a buffer");
+        assert_eq!(self.turns.len(), self.waiting.len(), "clients that wait, and their turns");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::Prng;
+
+    const A: Nid = Nid::sim(1);
+    const B: Nid = Nid::sim(2);
+
+    fn of(max: u32) -> RequestBuffers<u32> {
+        RequestBuffers { max, ..RequestBuffers::default() }
+    }
+
+    fn at(us: u64) -> Time {
+        Time(us * 1000)
+    }
+
+    #[test]
+    fn a_request_without_a_buffer_waits_for_one_and_is_counted() {
+        let mut buffers = of(2);
+        let (_, first) = buffers.handle_arrival(A, false, 1, at(0)).unwrap();
+        let (_, second) = buffers.handle_arrival(A, false, 2, at(0)).unwrap();
+        assert_eq!(buffers.handle_arrival(A, false, 3, at(10)), None);
+        let (name, third) = buffers.handle_done(first, at(25)).unwrap();
+        assert_eq!((name, buffers.handle_done(second, at(30)), buffers.handle_done(third, at(30))), (3, None, None));
+        let waited_for = Duration::from_micros(15);
+        assert_eq!(buffers.counts(), BufferCounts { used: 0, most: 2, waiting: 0, waited: 1, waited_for });
+    }
+
+    /// A client that sends more than its share waits as soon as anybody waits; the others go on.
+    #[test]
+    fn nobody_keeps_more_than_a_share_while_others_wait() {
+        let mut buffers = of(16);
+        let mut held: Vec<_> = (0..16).map(|n| buffers.handle_arrival(A, false, n, at(0)).unwrap().1).collect();
+        for n in 0..4 {
+            assert_eq!(buffers.handle_arrival(A, false, 100 + n, at(1)), None);
+            assert_eq!(buffers.handle_arrival(B, false, 200 + n, at(1)), None);
+        }
+        let mut order = Vec::new();
+        while let Some(buffer) = held.pop() {
+            if let Some((name, _keeps_it)) = buffers.handle_done(buffer, at(2)) {
+                order.push(name);
+            }
+        }
+        assert_eq!(order, [200, 201, 100, 202, 101, 203, 102, 103], "B has its share first, then they take turns");
+    }
+
+    #[test]
+    fn what_others_wait_for_has_buffers_beyond_all() {
+        let mut buffers = of(8);
+        let all: Vec<_> = (0..8).map(|n| buffers.handle_arrival(A, false, n, at(0)).unwrap().1).collect();
+        assert_eq!(buffers.handle_arrival(B, false, 8, at(0)), None);
+        let (_, high) = buffers.handle_arrival(B, true, 9, at(0)).unwrap();
+        assert_eq!(buffers.handle_arrival(A, true, 10, at(0)), None);
+        assert_eq!(buffers.handle_done(high, at(1)).unwrap().0, 10);
+        assert_eq!(all.len(), 8);
+    }
+
+    #[test]
+    fn the_number_of_buffers_can_be_changed() {
+        let mut buffers = of(1);
+        let (_, first) = buffers.handle_arrival(A, false, 1, at(0)).unwrap();
+        for n in 2..6 {
+            assert_eq!(buffers.handle_arrival(A, false, n, at(0)), None);
+        }
+        let more: Vec<_> = buffers.set_max(3, at(1)).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(more, [2, 3]);
+        assert!(buffers.set_max(1, at(1)).is_empty());
+        assert_eq!(buffers.handle_done(first, at(2)), None, "two are used, of one");
+        assert_eq!(buffers.set_max(0, at(3)).len(), 2, "there is one for whatever comes");
+    }
+
+    #[test]
+    #[should_panic(expected = "came back twice")]
+    fn a_buffer_comes_back_once() {
+        let mut buffers = of(4);
+        let (_, Buffer(client)) = buffers.handle_arrival(A, false, 1, at(0)).unwrap();
+        buffers.handle_done(Buffer(client), at(1));
+        buffers.handle_done(Buffer(client), at(1));
+    }
+
+    #[test]
+    fn random_traffic_loses_nothing() {
+        for seed in 0..50 {
+            let (mut prng, mut buffers) = (Prng::new(seed), of(6));
+            let (mut held, mut seen, mut sent) = (Vec::new(), Vec::new(), 0);
+            while sent < 300 || !held.is_empty() {
+                if sent < 300 && prng.one_in(2) {
+                    let client = Nid::sim(prng.below(5) as u32);
+                    held.extend(buffers.handle_arrival(client, prng.one_in(8), sent, at(sent.into())));
+                    sent += 1;
+                } else if !held.is_empty() {
+                    let (name, buffer) = held.swap_remove(prng.below(held.len() as u64) as usize);
+                    seen.push(name);
+                    held.extend(buffers.handle_done(buffer, at(1000)));
+                }
+                assert!(held.len() <= 7);
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, (0..300).collect::<Vec<_>>(), "seed {seed}");
+            assert_eq!((buffers.counts().used, buffers.held.len()), (0, 0));
+        }
+    }
+}
