@@ -76,6 +76,14 @@ impl<T> Credits<T> {
         out
     }
 
+    /// Gives the interface so many credits. Returns the messages that go now.
+    pub(crate) fn set_credits(&mut self, credits: u32) -> Vec<T> {
+        assert!(credits > 0, "without credits nothing can be sent");
+        let released = self.interface.resize(credits).into_iter().map(|(_, message)| message).collect();
+        self.assert_sound();
+        released
+    }
+
     /// Credits of a peer that was sent nothing yet.
     pub(crate) fn peer_credits(&self) -> u32 {
         self.peer_credits

@@ -4,6 +4,7 @@
 use crate::bulk::{Exposed, GetInFlight, PendingGets};
 use crate::credits::{Admission, Credits};
 use crate::error::LnetError;
+use crate::fault_rules::FaultRules;
 use crate::frame::PingInfo;
 use crate::lnd::{Lnd, Outbound, Receipt, Waiter};
 use crate::message::{Header, Kind, MAX_PAYLOAD, Message, Portal, Purpose, flip_bit};
@@ -12,6 +13,7 @@ use crate::params::Counters;
 use crate::routes::GatewayState;
 use crate::routing::Routing;
 use crate::select::{self, Candidate};
+use crate::settings::Settings;
 use crate::status::{Failures, InterfaceStatus, Latency, PeerStatus, Traffic, bump};
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Faults, FxHashMap, Nid, Payload, Time};
@@ -66,7 +68,10 @@ pub struct IncomingPut {
 pub(crate) struct LnetNode {
     pub(crate) rt: Rt,
     pub(crate) options: LnetOptions,
+    pub(crate) settings: RwLock<Settings>,
     faults: Faults,
+    /// There once `lnetctl fault` has added a rule.
+    pub(crate) fault_rules: OnceLock<Box<Mutex<FaultRules>>>,
     lo: Arc<Interface>,
     /// Added at start, in order of importance: the first is the primary.
     interfaces: RwLock<Vec<Arc<Interface>>>,
@@ -122,8 +127,6 @@ struct Peer {
 const PORTALS: usize = 64;
 
 const HEALTH_MAX: u32 = 1000;
-/// Taken off a peer's health for a failure, and given back for a success.
-const HEALTH_SENSITIVITY: u32 = 100;
 
 impl LnetNode {
     /// `make_lo` makes the driver by which the node speaks to itself.
@@ -145,8 +148,10 @@ impl LnetNode {
             LnetNode {
                 gets: PendingGets::new(rt.random()),
                 rt,
+                settings: RwLock::new(Settings::of(&options)),
                 options,
                 faults,
+                fault_rules: OnceLock::new(),
                 lo,
                 interfaces: RwLock::default(),
                 portals: RwLock::default(),
@@ -166,6 +171,13 @@ impl LnetNode {
         let credits = Credits::new(o.credits, o.peer_credits, o.peer_queue_max, o.peer_queue_bytes_max)
             .with_growth(o.peer_credits_max);
         self.interfaces.write().push(Arc::new(Interface::new(nid, lnd, credits, o.peers_max)));
+    }
+
+    /// Forgets an interface. Messages that it has in hand are completed when its driver is shut down.
+    pub(crate) fn remove_interface(&self, nid: Nid) -> Option<Arc<Interface>> {
+        let mut interfaces = self.interfaces.write();
+        let at = interfaces.iter().position(|interface| interface.nid == nid)?;
+        Some(interfaces.remove(at))
     }
 
     /// The interfaces but `lo`.
@@ -271,7 +283,7 @@ impl LnetNode {
 
     /// A driver received a message from `peer` on the interface `via`.
     pub(crate) fn handle_message(self: &Arc<Self>, via: Nid, peer: Nid, mut message: Message, receipt: Receipt) {
-        match self.faults.check("lnet.receive") {
+        match self.faults.check("lnet.receive").or_else(|| self.check_fault_rules(&message.header)) {
             None => {}
             Some(FaultAction::Drop | FaultAction::Fail(_)) => return,
             Some(FaultAction::Delay(d)) => {
@@ -536,6 +548,14 @@ impl Interface {
         self.pump(s);
     }
 
+    /// From now on the driver may have so many messages in hand.
+    pub(crate) fn set_credits(&self, credits: u32) {
+        let mut s = self.state.lock();
+        let released = s.credits.set_credits(credits);
+        s.ready.extend(released);
+        self.pump(s);
+    }
+
     /// Credits of a peer that was sent nothing yet.
     pub(crate) fn peer_credits(&self) -> u32 {
         self.state.lock().credits.peer_credits()
@@ -652,11 +672,14 @@ impl InterfaceState {
         match result {
             Ok(()) => {
                 peer.up = Some(true);
-                peer.sickness = peer.sickness.saturating_sub(HEALTH_SENSITIVITY);
+                if peer.sickness > 0 {
+                    let sensitivity = done.health_sensitivity();
+                    peer.sickness = if sensitivity == 0 { 0 } else { peer.sickness.saturating_sub(sensitivity) };
+                }
             }
             Err(LnetError::PeerDown(_) | LnetError::TimedOut(_)) => {
                 peer.up = Some(false);
-                peer.sickness = (peer.sickness + HEALTH_SENSITIVITY).min(HEALTH_MAX);
+                peer.sickness = (peer.sickness + done.health_sensitivity()).min(HEALTH_MAX);
             }
             Err(_) => {}
         }
