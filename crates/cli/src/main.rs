@@ -1,5 +1,5 @@
-//! The one binary. Called as `nacre` it offers every role; through a symbolic link named `lfs`, `lctl`, `lnetctl`,
-//! `mkfs.nacre`, `fsck.nacre`, `tunefs.nacre`, `mount.nacre` or `umount.fuse.nacre` it is that tool. This file only
+//! The one binary. Called as `nacre` it offers every role; through a symbolic link named `lfs`, `lctl`, `lnetctl`, `lst`,
+//! `routerstat`, `mkfs.nacre`, `fsck.nacre`, `tunefs.nacre`, `mount.nacre` or `umount.fuse.nacre` it is that tool. This file only
 //! chooses.
 #![allow(clippy::disallowed_methods)] // The command line is an IO edge: it reads files and starts the runtime.
 
@@ -13,6 +13,7 @@ mod mount;
 mod network;
 mod output;
 mod router;
+mod selftest;
 mod servers;
 mod sim;
 mod tool;
@@ -70,6 +71,12 @@ enum Command {
     /// Networks, peers, routes and their credits
     #[command(disable_help_flag = true)]
     Lnetctl(PassOn),
+    /// Count messages and bytes, once or every INTERVAL seconds
+    #[command(disable_help_flag = true)]
+    Routerstat(PassOn),
+    /// Test the network without a file system, as Lustre's lst does
+    #[command(disable_help_flag = true)]
+    LnetSelftest(PassOn),
     /// Run the file system in virtual time, with faults
     Sim(sim::Sim),
     /// Measure, as ratios to what the machine can do
@@ -92,6 +99,8 @@ fn main() -> ExitCode {
         Some("lfs") => lfs::main(rest()),
         Some("lctl") => lctl::main(rest()),
         Some("lnetctl") => lnetctl::main(rest()),
+        Some("lst") => selftest::main(rest()),
+        Some("routerstat") => lnetctl::routerstat(rest()),
         Some("mkfs.nacre") => mkfs::main(mkfs::Mkfs::parse()),
         Some("tunefs.nacre") => tunefs::main(tunefs::Tunefs::parse()),
         Some("fsck.nacre") => fsck::Fsck::try_parse().map_or_else(|e| fsck::usage_error(&e), fsck::main),
@@ -123,6 +132,8 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Lfs(a) => lfs::main(a.args),
         Command::Lctl(a) => lctl::main(a.args),
         Command::Lnetctl(a) => lnetctl::main(a.args),
+        Command::Routerstat(a) => lnetctl::routerstat(a.args),
+        Command::LnetSelftest(a) => selftest::main(a.args),
         Command::Sim(a) => sim::main(a),
         Command::Bench(a) => bench::main(a),
     }

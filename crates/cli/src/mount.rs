@@ -23,8 +23,9 @@ pub(crate) struct Mount {
     /// Stay in the foreground, logs on standard error
     #[arg(short = 'f', long)]
     foreground: bool,
-    /// Mount options, separated by commas: ro, noatime, sync, remount, noir (no imperative recovery), listen=ADDRESS and
-    /// route=NETWORK:GATEWAY (as --listen and --route, for /etc/fstab), ...; unknown ones are refused
+    /// Mount options, separated by commas: ro, noatime, sync, remount, noir (no imperative recovery), always_ping (every
+    /// target, whatever the site has chosen), listen=ADDRESS and route=NETWORK:GATEWAY (as --listen and --route, for
+    /// /etc/fstab), network=NETWORK (of this host's networks only this one), ...; unknown ones are refused
     #[arg(short = 'o', value_delimiter = ',')]
     options: Vec<String>,
     #[command(flatten)]
@@ -40,6 +41,9 @@ pub(crate) struct Mount {
 /// The option that turns imperative recovery off.
 const NO_IMPERATIVE_RECOVERY: &str = "noir";
 
+/// The option that has all targets pinged, whatever the site has chosen. Of Lustre's.
+const ALWAYS_PING: &str = "always_ping";
+
 /// Makes the kernel clear set-id bits as Linux before 5.11 does. Undocumented, for tests.
 const NO_KILL_PRIV: &str = "nokillpriv";
 
@@ -48,7 +52,7 @@ const REMOUNT: &str = "remount";
 
 /// Shown for an unknown option.
 const KNOWN_OPTIONS: &str = "ro, rw, nosuid, suid, nodev, dev, noexec, exec, noatime, relatime, strictatime, nodiratime, diratime \
-     (listing a directory changes its access time in neither case), sync, async, dirsync, remount, noir (no imperative recovery), listen=ADDRESS, route=NETWORK:GATEWAY, and those that only mount(8) heeds, such as _netdev, noauto, \
+     (listing a directory changes its access time in neither case), sync, async, dirsync, remount, noir (no imperative recovery), always_ping, listen=ADDRESS, network=NETWORK, route=NETWORK:GATEWAY, and those that only mount(8) heeds, such as _netdev, noauto, \
      nofail and x-*";
 
 /// Options of mount(8) that need nothing from this program, or that every mount has; and those that the kernel shows for
@@ -168,7 +172,7 @@ fn check(args: &Mount) -> Result<MountSource, String> {
         checked => checked.map_err(|e| e.to_string())?,
     }
     for option in &args.options {
-        let is_ours = [NO_IMPERATIVE_RECOVERY, NO_KILL_PRIV, REMOUNT].contains(&option.as_str());
+        let is_ours = [NO_IMPERATIVE_RECOVERY, NO_KILL_PRIV, ALWAYS_PING, REMOUNT].contains(&option.as_str());
         let is_accepted = ACCEPTED_OPTIONS.contains(&option.as_str()) || option.starts_with("max_read=");
         let is_flag = MountOptions::default().set_flag(option);
         if !is_ours && !is_accepted && !is_flag && !option.starts_with("x-") {
@@ -200,7 +204,7 @@ fn start_in_background(args: &Mount) -> Result<(), String> {
 async fn serve(args: Mount) -> Result<(), String> {
     let source = check(&args)?;
     let toward = source.mgs.first().copied().unwrap_or(Nid::LO);
-    let connections = args.network.connections(|| Ok::<_, String>(Listen::client(toward)))?;
+    let connections = args.network.connections(0, || Ok(Listen::client(toward)))?;
     let process = NodeProcess::start("mount", connections, args.metrics).await?;
     let imperative_recovery = !args.options.iter().any(|o| o == NO_IMPERATIVE_RECOVERY);
     let config = MountConfig {
@@ -211,6 +215,9 @@ async fn serve(args: Mount) -> Result<(), String> {
         ..MountConfig::default()
     };
     let client = process.mount(config).await?;
+    if args.options.iter().any(|o| o == ALWAYS_PING) {
+        always_ping(&process)?;
+    }
     let session = attach(&process, &client, &args.mountpoint, mount_options(&args)).await?;
     daemon::say_ready(args.mountpoint.display());
     let told_to_stop = tokio::select! {
@@ -228,6 +235,14 @@ async fn serve(args: Mount) -> Result<(), String> {
     tokio::select! {
         () = left => {}
         () = daemon::stop_signal() => give_up(&client),
+    }
+    Ok(())
+}
+
+/// Has this mount ping every target, although the site may have chosen otherwise. A parameter that the MGS sends later counts.
+fn always_ping(process: &NodeProcess) -> Result<(), String> {
+    for (name, value) in [("liveness", "ping"), ("suppress_pings", "0")] {
+        process.node().params().set(name, value).map_err(|e| format!("mount option {ALWAYS_PING}: {e}"))?;
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! `nacre router`: passes messages on between networks, and does nothing else.
 
 use crate::network::NetworkArgs;
-use crate::output::fail;
+use nacre_base::Nid;
 use nacre_lnet::RouterOptions;
+use nacre_process::routing::Buffers;
 use nacre_process::{MetricsAddress, NodeProcess, daemon};
 use std::process::ExitCode;
 
@@ -14,15 +15,15 @@ pub(crate) struct Router {
     /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Everybody who can connect may read them
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     metrics: MetricsAddress,
-    /// Buffers for messages without a payload
-    #[arg(long, value_name = "N", default_value_t = RouterOptions::default().tiny_buffers)]
-    tiny_buffers: u32,
-    /// Buffers for payloads of up to 4 KiB
-    #[arg(long, value_name = "N", default_value_t = RouterOptions::default().small_buffers)]
-    small_buffers: u32,
-    /// Buffers for payloads of up to 1 MiB; memory is taken only as messages come
-    #[arg(long, value_name = "N", default_value_t = RouterOptions::default().large_buffers)]
-    large_buffers: u32,
+    /// Buffers for messages without a payload [default: 2048]
+    #[arg(long, value_name = "N")]
+    tiny_buffers: Option<u32>,
+    /// Buffers for payloads of up to 4 KiB [default: 16384]
+    #[arg(long, value_name = "N")]
+    small_buffers: Option<u32>,
+    /// Buffers for payloads of up to 1 MiB; memory is taken only as messages come [default: 1024]
+    #[arg(long, value_name = "N")]
+    large_buffers: Option<u32>,
     /// Messages of one peer that the router holds at most; 0 is as many as the peer may send at once
     #[arg(long, value_name = "N", default_value_t = 0)]
     peer_buffer_credits: u32,
@@ -33,23 +34,29 @@ pub(crate) struct Router {
 
 /// Runs the router until it is told to stop.
 pub(crate) fn main(args: Router) -> ExitCode {
-    if args.network.listen.len() < 2 {
-        let advice = "--listen 10.0.0.1@tcp1 --listen 10.1.0.1@tcp2";
-        return fail("nacre router", format!("a router is on two networks at least: {advice}"), 1);
-    }
     daemon::run(serve(args), "router")
 }
 
 async fn serve(args: Router) -> Result<(), String> {
-    let options = RouterOptions {
-        tiny_buffers: args.tiny_buffers,
-        small_buffers: args.small_buffers,
-        large_buffers: args.large_buffers,
+    let advice = "a router is on two networks at least: --listen 10.0.0.1@tcp1 --listen 10.1.0.1@tcp2, or lnet.conf";
+    let mut connections = args.network.connections(Nid::TCP_PORT, || Err(advice.to_owned()))?;
+    if connections.listen.len() < 2 {
+        return Err(advice.to_owned());
+    }
+    let Buffers { tiny, small, large } = connections.buffers;
+    let buffers = Buffers {
+        tiny: args.tiny_buffers.or(tiny),
+        small: args.small_buffers.or(small),
+        large: args.large_buffers.or(large),
+    };
+    let options = buffers.of(RouterOptions {
         peer_buffer_credits: args.peer_buffer_credits,
         lanes: args.lanes == 1,
-    };
+        ..RouterOptions::default()
+    });
     options.check()?;
-    let connections = args.network.connections(|| Err("no address to listen on".to_owned()))?;
+    // It begins to pass messages on below, with these options.
+    connections.routing = false;
     let process = NodeProcess::start("router", connections, args.metrics).await?;
     let started = process.node().serve_router(&options).map_err(|e| e.to_string());
     if started.is_ok() {

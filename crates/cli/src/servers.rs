@@ -2,7 +2,7 @@
 //! and serves the target whose label it finds there.
 
 use crate::network::NetworkArgs;
-use nacre_base::TargetKind;
+use nacre_base::{Nid, TargetKind};
 use nacre_osd::disk::{self, Label};
 use nacre_process::{Listen, MetricsAddress, NodeProcess, daemon};
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ async fn serve(role: Role, args: Serve) -> Result<(), String> {
         }
         labels.push(label);
     }
-    let connections = args.network.connections(|| Listen::of_labels(&labels))?;
+    let connections = args.network.connections(Nid::TCP_PORT, || Listen::of_labels(&labels))?;
     let process = NodeProcess::start(role.name(), connections, args.metrics).await?;
     let started = start(&process, &args.dirs, labels).await;
     if started.is_ok() {

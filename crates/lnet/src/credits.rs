@@ -125,6 +125,16 @@ impl<T> Credits<T> {
         peers
     }
 
+    /// Gives the interface so many credits. Returns the messages that go now.
+    pub(crate) fn set_credits(&mut self, credits: u32, now: Time) -> Vec<Released<T>> {
+        assert!(credits > 0, "without credits nothing can be sent");
+        self.interface.stock.resize(credits, self.lanes, self.lanes);
+        self.interface.stock.forget_low();
+        let released = std::iter::from_fn(|| self.next_of_interface(now)).collect();
+        self.assert_sound();
+        released
+    }
+
     /// Credits of a peer that was sent nothing yet.
     pub(crate) fn peer_credits(&self) -> u32 {
         self.peer_credits

@@ -8,6 +8,7 @@
 //! reaches by other gateways, so that this holds over several hops.
 
 use crate::frame::ToldWay;
+use crate::settings::GatewayRules;
 use nacre_base::{Network, Nid, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,8 +19,6 @@ pub(crate) const SUSPECT_AFTER: Duration = Duration::from_millis(500);
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
 /// Shortest interval between pings of a dead gateway.
 const RETRY_MIN: Duration = Duration::from_secs(1);
-/// Longest interval between pings of a dead gateway.
-const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// A gateway's last answer to a ping, or the same message sent unasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +65,8 @@ struct Gateway {
     next: Time,
     /// Pings without answer in a row.
     failures: u32,
+    /// When it died last.
+    died: Time,
 }
 
 /// The gateways of a node's routes.
@@ -74,17 +75,28 @@ pub(crate) struct Gateways {
     all: BTreeMap<Nid, Gateway>,
     /// Interval of pings of a gateway that is not in use; zero if no gateway is ever pinged.
     interval: Duration,
+    rules: GatewayRules,
 }
 
 impl Gateways {
     pub(crate) fn new(interval: Duration) -> Gateways {
-        Gateways { all: BTreeMap::new(), interval }
+        Gateways { all: BTreeMap::new(), interval, rules: GatewayRules::default() }
+    }
+
+    /// Gateways are judged so from now on. The next ping of each may be due earlier than before.
+    pub(crate) fn set_rules(&mut self, interval: Duration, rules: GatewayRules, now: Time) {
+        (self.interval, self.rules) = (interval, rules);
+        for gateway in self.all.values_mut() {
+            let longest = if gateway.dead { rules.max_recovery_ping_interval } else { gateway.period(interval) };
+            gateway.next = gateway.next.min(now + longest);
+        }
     }
 
     /// A route by this gateway was added. It is pinged at once, and used until it turns out to be dead.
     pub(crate) fn add(&mut self, gateway: Nid, now: Time) {
         let next = if self.interval < Duration::from_secs(3600) { now } else { Time::FAR_FUTURE };
-        self.all.entry(gateway).or_insert_with(|| Gateway { next, ..Gateway::default() });
+        let dead = self.rules.check_routers_before_use && next == now && !self.interval.is_zero();
+        self.all.entry(gateway).or_insert_with(|| Gateway { next, dead, died: now, ..Gateway::default() });
     }
 
     /// The last route by this gateway was removed.
@@ -112,8 +124,8 @@ impl Gateways {
 
     /// The connections to a gateway broke: it is dead until it is heard again. True if it is a gateway that lived.
     pub(crate) fn handle_lost(&mut self, gateway: Nid, now: Time) -> bool {
-        let Some(gateway) = self.all.get_mut(&gateway) else { return false };
-        gateway.fail(now)
+        let rules = self.rules;
+        self.all.get_mut(&gateway).is_some_and(|gateway| gateway.fail(&rules, now))
     }
 
     /// A gateway said that it cannot reach a network.
@@ -156,7 +168,7 @@ impl Gateways {
         let told = gateway.told.as_ref()?;
         match told.networks.iter().find(|(n, _)| *n == network) {
             _ if !told.routing => Some(Unusable::NotRouting),
-            Some((_, false)) => Some(Unusable::FarSideDown),
+            Some(_) if self.rules.is_far_side_down(told, network) => Some(Unusable::FarSideDown),
             None if told.way(network).is_some_and(|way| !way.up) => Some(Unusable::FarSideDown),
             _ => None,
         }
@@ -171,7 +183,7 @@ impl Gateways {
     /// A message was given to another gateway because these are silent: they are pinged, so that they have their turn again if
     /// they live. True if any of them was not to be pinged by now.
     pub(crate) fn handle_passed_over(&mut self, is_passed_over: impl Fn(Nid) -> bool, now: Time) -> bool {
-        let Gateways { all, interval } = self;
+        let Gateways { all, interval, .. } = self;
         let all = all.iter_mut().filter(|(_, gateway)| !interval.is_zero() && gateway.asked.is_none() && !gateway.dead);
         let silent = all.filter(|(nid, gateway)| gateway.is_silent(now) && is_passed_over(**nid));
         let mut later = silent.map(|(_, gateway)| &mut gateway.next).filter(|next| **next > now).peekable();
@@ -202,8 +214,9 @@ impl Gateways {
         if self.interval.is_zero() {
             return actions;
         }
-        for (nid, gateway) in &mut self.all {
-            if gateway.asked.is_some_and(|at| now - at >= ANSWER_WITHIN) && gateway.fail(now) {
+        let Gateways { all, rules, .. } = self;
+        for (nid, gateway) in all {
+            if gateway.asked.is_some_and(|at| now - at >= rules.router_ping_timeout) && gateway.fail(rules, now) {
                 actions.dead.push(*nid);
             }
             let is_suspect = gateway.unanswered_since.is_some_and(|at| now - at >= SUSPECT_AFTER);
@@ -226,6 +239,15 @@ pub(crate) struct Actions {
     pub(crate) dead: Vec<Nid>,
 }
 
+impl GatewayRules {
+    /// Whether too few of a gateway's interfaces on a network work.
+    fn is_far_side_down(&self, told: &Told, network: Network) -> bool {
+        let on = || told.networks.iter().filter(|(n, _)| *n == network);
+        let (works, all) = (on().filter(|(_, up)| *up).count(), on().count());
+        self.avoid_asym_router_failure && works * 100 < all * self.router_sensitivity as usize
+    }
+}
+
 impl Gateway {
     fn is_silent(&self, now: Time) -> bool {
         now - self.heard >= SUSPECT_AFTER
@@ -240,13 +262,20 @@ impl Gateway {
     }
 
     /// True if it lived until now.
-    fn fail(&mut self, now: Time) -> bool {
+    fn fail(&mut self, rules: &GatewayRules, now: Time) -> bool {
         self.failures = self.failures.saturating_add(1);
-        let pause = RETRY_MIN * 2_u32.saturating_pow(self.failures - 1).min(64);
-        self.next = now + pause.min(RETRY_MAX);
+        let pause = RETRY_MIN * 2_u32.saturating_pow(self.failures - 1).min(4096);
+        self.next = now + pause.min(rules.max_recovery_ping_interval);
         self.asked = None;
         self.unanswered_since = None;
-        !std::mem::replace(&mut self.dead, true)
+        if !self.dead {
+            (self.dead, self.died) = (rules.auto_down, now);
+            return self.dead;
+        }
+        if !rules.recovery_limit.is_zero() && now - self.died >= rules.recovery_limit {
+            self.next = Time::FAR_FUTURE;
+        }
+        false
     }
 }
 
@@ -374,6 +403,38 @@ mod tests {
         all.handle_told(gateway, told(true, true), at(1_101));
         assert!(!all.is_silent(gateway, at(1_102)));
         assert!(all.is_silent(Nid::sim(2), at(0)), "nothing is known of it");
+    }
+
+    #[test]
+    fn an_administrator_says_how_gateways_are_judged() {
+        let (gateway, far) = (Nid::sim(1), network("tcp1"));
+        let with = |rules: GatewayRules| {
+            let mut all = known(gateway);
+            all.set_rules(INTERVAL, rules, at(1));
+            all
+        };
+        let default = GatewayRules::default();
+        let mut all = with(GatewayRules { auto_down: false, ..default });
+        assert!(!all.handle_lost(gateway, at(5)) && all.trouble(gateway, far).is_none());
+
+        let mut all = with(GatewayRules { avoid_asym_router_failure: false, ..default });
+        all.handle_told(gateway, told(true, false), at(2));
+        assert_eq!(all.trouble(gateway, far), None);
+
+        let halves = Told { networks: vec![(far, true), (far, false)], ..told(true, true) };
+        for (router_sensitivity, trouble) in [(100, Some(Unusable::FarSideDown)), (50, None)] {
+            let mut all = with(GatewayRules { router_sensitivity, ..default });
+            all.handle_told(gateway, halves.clone(), at(2));
+            assert_eq!(all.trouble(gateway, far), trouble, "{router_sensitivity}");
+        }
+
+        let recovery_limit = Duration::from_secs(10);
+        let mut all =
+            with(GatewayRules { recovery_limit, max_recovery_ping_interval: Duration::from_secs(2), ..default });
+        all.handle_lost(gateway, at(10_000));
+        let pings = (10_000..100_000).step_by(250).filter(|ms| !all.handle_timer(at(*ms)).ping.is_empty());
+        assert_eq!(pings.collect::<Vec<_>>(), [11_000, 14_500, 18_000, 21_500], "and then no more");
+        assert!(all.handle_heard(gateway, at(100_000)), "it may come back by itself");
     }
 
     #[test]

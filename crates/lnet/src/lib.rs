@@ -23,8 +23,10 @@
 //! always by the task, 3.4 us, and a round trip 29 us.
 
 mod bulk;
+mod changes;
 mod credits;
 mod error;
+mod fault_rules;
 mod frame;
 mod gateways;
 mod lnd;
@@ -38,6 +40,7 @@ mod router;
 mod routes;
 mod routing;
 mod select;
+mod settings;
 mod sim;
 mod status;
 mod stock;
@@ -47,8 +50,10 @@ mod tests;
 mod waits;
 
 pub use bulk::{MdGuard, SinkGuard};
+pub use changes::RemoveError;
 pub use error::LnetError;
-pub use lnd::Receipt;
+pub use fault_rules::{FaultEffect, FaultRule, FaultStatus, Nodes, Often};
+pub use lnd::{ConnectionStatus, Receipt};
 pub use message::{MAX_PAYLOAD, Portal, Purpose};
 pub use node::{IncomingPut, PortalHandler};
 pub use options::{LnetOptions, TcpOptions};
@@ -57,6 +62,7 @@ pub use places::{Place, Places};
 pub use router::{Level, PoolKind, RouterOptions};
 pub use routes::{GatewayState, HOPS_MAX, ParseRouteError, Route, RouteError, Rule};
 pub use routing::{Explanation, RouteStatus, RoutingStatus, Way};
+pub use settings::{GatewayRules, Settings};
 pub use sim::{CreditsReturn, FaultPlan, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats};
 pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Traffic};
 pub use tcp::TcpListen;
@@ -86,6 +92,7 @@ impl Lnet {
     pub async fn add_tcp(&self, listen: TcpListen) -> Result<Nid, LnetError> {
         let (nid, lnd) = tcp::Tcp::start(&self.0, listen).await?;
         self.0.add_interface(nid, lnd);
+        self.0.route_on(nid);
         Ok(nid)
     }
 
@@ -223,7 +230,7 @@ impl Lnet {
             }
             Ok(payload)
         };
-        self.0.in_time(self.0.options.transaction_timeout, from, all).await
+        self.0.in_time(self.settings().transaction_timeout, from, all).await
     }
 
     /// Pushes `payload` into what `to` has exposed under `match_bits`. Returns when the driver has taken the bytes; it
@@ -346,7 +353,12 @@ impl Lnet {
     /// The interfaces, `lo` first.
     pub fn interfaces(&self) -> Vec<InterfaceStatus> {
         let lo = self.0.lo().status(&self.0.options);
-        std::iter::once(lo).chain(self.0.interfaces().iter().map(|i| i.status(&self.0.options))).collect()
+        let status = |interface: &Arc<node::Interface>| InterfaceStatus {
+            up: self.0.is_link_up(interface.nid),
+            peer_buffer_credits: self.0.peer_buffer_credits(interface.nid.network),
+            ..interface.status(&self.0.options)
+        };
+        std::iter::once(lo).chain(self.0.interfaces().iter().map(status)).collect()
     }
 
     /// The peers of all interfaces but `lo`, in the order of their NIDs.

@@ -39,6 +39,11 @@ pub(crate) trait Lnd: Send + Sync {
         0
     }
 
+    /// The open connections to all peers.
+    fn connection_statuses(&self) -> Vec<ConnectionStatus> {
+        Vec::new()
+    }
+
     /// What `lnetctl net show -v` says of the driver.
     fn describe(&self) -> LndStatus {
         LndStatus::default()
@@ -46,6 +51,19 @@ pub(crate) trait Lnd: Send + Sync {
 
     /// Closes everything. Messages in hand are completed with an error.
     fn shutdown(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+}
+
+/// An open connection, as `lctl conn_list` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionStatus {
+    /// The peer.
+    pub peer: Nid,
+    /// The NID of this node's interface.
+    pub interface: Nid,
+    /// `C` for small messages, `I` and `O` for bulk that comes in and goes out.
+    pub kind: char,
+    /// True if this node opened it.
+    pub dialed: bool,
 }
 
 /// What a driver tells of itself.
@@ -215,6 +233,11 @@ impl Outbound {
         }))
     }
 
+    /// What a failure takes off the health of the next hop, and a success gives back.
+    pub(crate) fn health_sensitivity(&self) -> u32 {
+        self.node.settings.read().health_sensitivity
+    }
+
     /// It is given to the network: from now on something should be heard from where it goes.
     pub(crate) fn note_sent(&self, via: Nid) {
         // Nobody answers the answer to a ping.
@@ -305,7 +328,7 @@ impl Outbound {
         if !is_distant || !is_whole || !matches!(result, Err(LnetError::PeerDown(_))) {
             return None;
         }
-        let way = (self.retries < node.options.retry_count)
+        let way = (u32::from(self.retries) < node.settings.read().retry_count)
             .then(|| node.distant_path(destination, false, Some(self.next_hop)).ok())
             .flatten();
         let Some((interface, next_hop)) = way else {
@@ -314,7 +337,7 @@ impl Outbound {
         };
         bump(&node.counters.resend_count);
         let mut out = Outbound::new(&node, interface.clone(), next_hop, self.take_message(), Waiter::Nobody);
-        out.retries = self.retries + 1;
+        out.retries = self.retries.saturating_add(1);
         Some((out, interface))
     }
 }

@@ -4,6 +4,7 @@
 use crate::bulk::{Exposed, GetInFlight, PendingGets};
 use crate::credits::{Admission, Credits, Released};
 use crate::error::LnetError;
+use crate::fault_rules::FaultRules;
 use crate::frame::PingInfo;
 use crate::lnd::{Lnd, Outbound, Receipt, Waiter};
 use crate::message::{Header, Kind, MAX_PAYLOAD, Message, Portal, Purpose, flip_bit};
@@ -12,6 +13,7 @@ use crate::params::Counters;
 use crate::routes::GatewayState;
 use crate::routing::Routing;
 use crate::select::{self, Candidate};
+use crate::settings::Settings;
 use crate::status::{Failures, InterfaceStatus, Latency, PeerStatus, Traffic, bump};
 use crate::stock::Taken;
 use crate::waits::Waits;
@@ -68,7 +70,10 @@ pub struct IncomingPut {
 pub(crate) struct LnetNode {
     pub(crate) rt: Rt,
     pub(crate) options: LnetOptions,
+    pub(crate) settings: RwLock<Settings>,
     faults: Faults,
+    /// There once `lnetctl fault` has added a rule.
+    pub(crate) fault_rules: OnceLock<Box<Mutex<FaultRules>>>,
     lo: Arc<Interface>,
     /// Added at start, in order of importance: the first is the primary.
     interfaces: RwLock<Vec<Arc<Interface>>>,
@@ -126,8 +131,6 @@ struct Peer {
 const PORTALS: usize = 64;
 
 const HEALTH_MAX: u32 = 1000;
-/// Taken off a peer's health for a failure, and given back for a success.
-const HEALTH_SENSITIVITY: u32 = 100;
 
 impl LnetNode {
     /// `make_lo` makes the driver by which the node speaks to itself.
@@ -150,8 +153,10 @@ impl LnetNode {
                 gets: PendingGets::new(rt.random()),
                 lanes: AtomicBool::new(options.lanes),
                 rt,
+                settings: RwLock::new(Settings::of(&options)),
                 options,
                 faults,
+                fault_rules: OnceLock::new(),
                 lo,
                 interfaces: RwLock::default(),
                 portals: RwLock::default(),
@@ -173,6 +178,13 @@ impl LnetNode {
         let released = credits.set_lanes(self.lanes.load(Ordering::Relaxed), self.rt.now());
         assert!(released.is_empty(), "nothing was sent yet");
         self.interfaces.write().push(Arc::new(Interface::new(nid, lnd, credits, o.peers_max)));
+    }
+
+    /// Forgets an interface. Messages that it has in hand are completed when its driver is shut down.
+    pub(crate) fn remove_interface(&self, nid: Nid) -> Option<Arc<Interface>> {
+        let mut interfaces = self.interfaces.write();
+        let at = interfaces.iter().position(|interface| interface.nid == nid)?;
+        Some(interfaces.remove(at))
     }
 
     /// The interfaces but `lo`.
@@ -278,7 +290,7 @@ impl LnetNode {
 
     /// A driver received a message from `peer` on the interface `via`.
     pub(crate) fn handle_message(self: &Arc<Self>, via: Nid, peer: Nid, mut message: Message, receipt: Receipt) {
-        match self.faults.check("lnet.receive") {
+        match self.faults.check("lnet.receive").or_else(|| self.check_fault_rules(&message.header)) {
             None => {}
             Some(FaultAction::Drop | FaultAction::Fail(_)) => return,
             Some(FaultAction::Delay(d)) => {
@@ -547,6 +559,14 @@ impl Interface {
         self.pump(s);
     }
 
+    /// From now on the driver may have so many messages in hand.
+    pub(crate) fn set_credits(&self, credits: u32, now: Time) {
+        let mut s = self.state.lock();
+        let released = s.credits.set_credits(credits, now);
+        s.ready.extend(released);
+        self.pump(s);
+    }
+
     /// From now on purposes have lanes of their own, or none do.
     pub(crate) fn set_lanes(&self, lanes: bool, now: Time) {
         let mut s = self.state.lock();
@@ -676,11 +696,14 @@ impl InterfaceState {
         match result {
             Ok(()) => {
                 peer.up = Some(true);
-                peer.sickness = peer.sickness.saturating_sub(HEALTH_SENSITIVITY);
+                if peer.sickness > 0 {
+                    let sensitivity = done.health_sensitivity();
+                    peer.sickness = if sensitivity == 0 { 0 } else { peer.sickness.saturating_sub(sensitivity) };
+                }
             }
             Err(LnetError::PeerDown(_) | LnetError::TimedOut(_)) => {
                 peer.up = Some(false);
-                peer.sickness = (peer.sickness + HEALTH_SENSITIVITY).min(HEALTH_MAX);
+                peer.sickness = (peer.sickness + done.health_sensitivity()).min(HEALTH_MAX);
             }
             Err(_) => {}
         }

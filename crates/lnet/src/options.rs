@@ -5,7 +5,7 @@ use std::time::Duration;
 /// A router reads as many small messages of a connection that wait for their buffers, and no more.
 pub(crate) const PEER_CREDITS_MAX: u32 = 256;
 
-/// Settings of a node.
+/// Settings of a node. Some of them only say how it begins: [`crate::Settings`] can change.
 #[derive(Debug, Clone)]
 pub struct LnetOptions {
     /// Messages that the driver of one interface may have in hand. Default 4096: Lustre's 256 would let a few peers

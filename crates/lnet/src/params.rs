@@ -18,6 +18,14 @@ macro_rules! stats {
             pub(crate) fn read(&self) -> Stats {
                 Stats { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
+
+            /// Sets the counters that only grow to zero, and the most messages to those of now.
+            pub(crate) fn reset(&self) {
+                $(if Kind::$kind == Kind::Counter {
+                    self.$name.store(0, Ordering::Relaxed);
+                })*
+                self.msgs_max.store(self.msgs_alloc.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
         }
 
         impl Stats {

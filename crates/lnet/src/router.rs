@@ -213,10 +213,15 @@ impl<T> Router<T> {
     /// Changes the number of credits that each peer on a network has, unless the options have a number for all. Returns the
     /// messages that go on now.
     pub(crate) fn set_peer_credits(&mut self, network: Network, credits: u32, now: Time) -> Vec<(Held, T)> {
-        let mut out = Vec::new();
-        if self.options.peer_buffer_credits != 0 {
-            return out;
+        match self.options.peer_buffer_credits {
+            0 => self.set_peer_buffer_credits(network, credits, now),
+            _ => Vec::new(),
         }
+    }
+
+    /// The same, whatever the options say.
+    pub(crate) fn set_peer_buffer_credits(&mut self, network: Network, credits: u32, now: Time) -> Vec<(Held, T)> {
+        let mut out = Vec::new();
         self.network_credits.insert(network, credits);
         let mut concerned: Vec<Nid> = self.peers.keys().filter(|nid| nid.network == network).copied().collect();
         concerned.sort();
@@ -231,7 +236,12 @@ impl<T> Router<T> {
     }
 
     fn credits_of(&self, peer: Nid) -> u32 {
-        self.network_credits.get(&peer.network).copied().unwrap_or(self.peer_credits)
+        self.credits_on(peer.network)
+    }
+
+    /// The number of credits that each peer on a network has.
+    pub(crate) fn credits_on(&self, network: Network) -> u32 {
+        self.network_credits.get(&network).copied().unwrap_or(self.peer_credits)
     }
 
     /// What the router was made with, and the sizes that its pools have now.

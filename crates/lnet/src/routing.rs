@@ -11,6 +11,7 @@ use crate::node::{Interface, LnetNode, PING_MATCH_BITS, PUSH_MATCH_BITS};
 use crate::options::PEER_CREDITS_MAX;
 use crate::router::{Held, Level, PoolKind, Router, RouterOptions, Transit};
 use crate::routes::{GatewayState, HOPS_MAX, Route, RouteError, Routes, Rule};
+use crate::settings::Settings;
 use crate::status::bump;
 use crate::waits::NodeWaits;
 use nacre_base::{Errno, FxHashMap, Network, Nid, Payload, Time};
@@ -170,10 +171,12 @@ struct Links {
 }
 
 impl Routing {
-    fn new(interval: Duration) -> Routing {
+    fn new(settings: &Settings, now: Time) -> Routing {
+        let mut gateways = Gateways::new(settings.alive_router_check_interval);
+        gateways.set_rules(settings.alive_router_check_interval, settings.gateways, now);
         Routing {
             routes: RwLock::default(),
-            gateways: Mutex::new(Gateways::new(interval)),
+            gateways: Mutex::new(gateways),
             came_through: Mutex::default(),
             router: Mutex::new(None),
             announces: AtomicBool::new(false),
@@ -247,7 +250,7 @@ impl LnetNode {
     }
 
     fn routing_or_new(self: &Arc<Self>) -> &Routing {
-        let routing = self.routing.get_or_init(|| Box::new(Routing::new(self.options.alive_router_check_interval)));
+        let routing = self.routing.get_or_init(|| Box::new(Routing::new(&self.settings.read(), self.rt.now())));
         let mut watcher = routing.watcher.lock();
         if watcher.is_none() && !self.rt.is_dead() {
             let node = Arc::downgrade(self);
@@ -325,6 +328,7 @@ impl LnetNode {
                 }
             }
         };
+        self.set_lanes(options.lanes);
         let own = self.nids();
         own.into_iter().for_each(|nid| routing.links.lock().watch.add(nid, self.rt.now()));
         routing.forwards.store(true, Ordering::Relaxed);
@@ -377,6 +381,55 @@ impl LnetNode {
         let of_router = self.routing().and_then(|routing| routing.router.lock().as_ref().map(Router::waits));
         (waits.router_credits, waits.buffers) = of_router.unwrap_or_default();
         waits
+    }
+
+    /// Gateways are judged by these settings from now on.
+    pub(crate) fn apply_settings(&self, settings: &Settings) {
+        if let Some(routing) = self.routing() {
+            let (interval, rules) = (settings.alive_router_check_interval, settings.gateways);
+            routing.gateways.lock().set_rules(interval, rules, self.rt.now());
+            routing.wake();
+        }
+    }
+
+    /// A router has got an interface.
+    pub(crate) fn route_on(&self, interface: Nid) {
+        if let Some(routing) = self.routing().filter(|routing| routing.forwards()) {
+            routing.links.lock().watch.add(interface, self.rt.now());
+        }
+    }
+
+    /// An interface was removed.
+    pub(crate) fn route_off(&self, interface: Nid) {
+        if let Some(routing) = self.routing() {
+            let links = &mut *routing.links.lock();
+            links.watch.remove(interface);
+            links.recent.remove(&interface);
+        }
+    }
+
+    /// False for an interface of a router on which nothing is heard.
+    pub(crate) fn is_link_up(&self, interface: Nid) -> bool {
+        self.routing().is_none_or(|r| r.links.lock().watch.trouble(interface, interface.network).is_none())
+    }
+
+    /// Messages of each peer on a network that this router holds at most; 0 if it is none.
+    pub(crate) fn peer_buffer_credits(&self, network: Network) -> u32 {
+        let router = self.routing().filter(|routing| routing.forwards()).map(|routing| routing.router.lock());
+        router.and_then(|router| router.as_ref().map(|router| router.credits_on(network))).unwrap_or(0)
+    }
+
+    /// Changes that number. Returns false if this node is no router.
+    pub(crate) fn set_peer_buffer_credits(self: &Arc<Self>, network: Network, credits: u32) -> bool {
+        let Some(routing) = self.routing() else { return false };
+        let goes = routing
+            .router
+            .lock()
+            .as_mut()
+            .map(|router| router.set_peer_buffer_credits(network, credits, self.rt.now()));
+        let is_router = goes.is_some();
+        self.send_on(goes.into_iter().flatten());
+        is_router
     }
 
     pub(crate) fn routing_status(&self) -> Option<RoutingStatus> {
@@ -489,7 +542,7 @@ impl LnetNode {
         }
         let Some(routing) = self.routing() else { return false };
         let is_distant = source.network != via.network && !self.is_local(source);
-        let is_expected = |routes: &Routes| !self.options.drop_asym_route || routes.leads(source.network, peer);
+        let is_expected = |routes: &Routes| !self.settings.read().drop_asym_route || routes.leads(source.network, peer);
         let routes = routing.routes.read();
         is_distant && routes.has_gateway(peer) && is_expected(&routes)
     }
@@ -758,7 +811,8 @@ impl LnetNode {
     fn ask_gateway(self: &Arc<Self>, gateway: Nid) {
         let node = self.clone();
         drop(self.rt.spawn(async move {
-            if let Ok(info) = node.ask_info(gateway, crate::gateways::ANSWER_WITHIN).await {
+            let timeout = node.settings.read().gateways.router_ping_timeout;
+            if let Ok(info) = node.ask_info(gateway, timeout).await {
                 node.handle_told(gateway, &info);
             }
         }));

@@ -121,7 +121,7 @@ pub struct InterfaceStatus {
     pub credits: u32,
     /// Concurrent sends to one peer.
     pub peer_credits: u32,
-    /// Credits for routed messages; 0, as nothing is routed.
+    /// Messages of a peer that this node holds at most to pass them on; 0 if it is no router.
     pub peer_buffer_credits: u32,
     /// Seconds of silence after which a peer counts as down.
     pub peer_timeout_secs: u64,

@@ -1,5 +1,6 @@
 //! Whole nodes against each other: over `lo`, over TCP on 127.0.0.1, over the simulated network.
 
+mod changes;
 mod lo;
 mod routing;
 mod sim;

@@ -4,7 +4,10 @@
 pub use crate::devices::Device;
 pub use crate::recent_log::LogLine;
 
-use crate::routing::{self, Buffers};
+use crate::network::live::{self, Part, Task};
+use crate::network::rules::{self, RuleTask};
+use crate::network::{Net, Tunables, options};
+use crate::routing::{self, Buffers, Refusal};
 use crate::rundir;
 use crate::set_values::SetValues;
 use nacre_base::param::ParamError;
@@ -12,6 +15,7 @@ use nacre_base::{Errno, Nid};
 use nacre_node::Node;
 use nacre_wire::mgs::{ReplaceNids, SetParam};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -69,6 +73,28 @@ pub enum Request {
     SetRouting { enable: bool },
     /// Changes the buffers of a router.
     SetBuffers { buffers: Buffers },
+    /// Gives each purpose a lane of its own, or ends that.
+    SetLanes { enable: bool },
+    /// Settings, as `lnetctl global show` prints them.
+    Settings,
+    /// Changes one of them.
+    ChangeSetting { name: String, value: String },
+    /// Sets the message counts to zero.
+    ResetStats,
+    /// Open connections.
+    Connections,
+    /// Adds the interfaces of a network, written as the option `networks` writes it.
+    AddNet { net: String, tunables: Tunables },
+    /// Removes them.
+    RemoveNet { net: String },
+    /// Changes the credits of a network, or of the one with an own NID.
+    SetNet { network: Option<String>, nid: Option<String>, tunables: Tunables },
+    /// Rules that drop messages, or those that delay them.
+    Fault { delays: bool, task: RuleTask },
+    /// A verb of `lst`, for a process that takes part in tests of the network.
+    Selftest { verb: nacre_selftest::Verb },
+    /// Does something with the text of an lnet.conf.
+    Configure { text: String, task: Task },
     /// The address that the process serves its metrics at.
     Metrics,
 }
@@ -80,7 +106,7 @@ pub enum Answer {
     /// Names and values, or names with an empty value.
     Params(Vec<(String, String)>),
     /// Names and values as JSON.
-    Values(Vec<(String, serde_json::Value)>),
+    Values(Vec<(String, Value)>),
     /// Names, and whether each can be set.
     Names(Vec<(String, bool)>),
     /// Devices.
@@ -90,7 +116,11 @@ pub enum Answer {
     /// NIDs as text.
     Nids(Vec<String>),
     /// A structure to print.
-    Value(serde_json::Value),
+    Value(Value),
+    /// What a verb of `lst` answered.
+    Selftest(nacre_selftest::Outcome),
+    /// What became of each part of a configuration.
+    Parts(Vec<Part>),
     /// The request failed: errno and text.
     Error {
         /// The errno.
@@ -117,7 +147,9 @@ pub(crate) fn serve(
     let _ = std::fs::remove_file(&path);
     let listener = tokio::net::UnixListener::bind(&path);
     let listener = listener.map_err(|e| format!("cannot make the admin socket {}: {e}", path.display()))?;
-    let served = Arc::new(Served { node: node.clone(), set_values: set_values.clone(), metrics });
+    // Nobody calls a client, and several may be on one host.
+    let port = if role == "mount" { 0 } else { Nid::TCP_PORT };
+    let served = Arc::new(Served { node: node.clone(), set_values: set_values.clone(), metrics, port });
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(converse(served.clone(), stream));
@@ -140,6 +172,8 @@ struct Served {
     node: Node,
     set_values: Arc<SetValues>,
     metrics: SocketAddr,
+    /// The port that it listens on where none is named.
+    port: u16,
 }
 
 async fn converse(served: Arc<Served>, stream: tokio::net::UnixStream) {
@@ -160,7 +194,7 @@ async fn converse(served: Arc<Served>, stream: tokio::net::UnixStream) {
     }
 }
 
-async fn answer(Served { node, set_values, metrics }: &Served, request: Request) -> Answer {
+async fn answer(Served { node, set_values, metrics, port }: &Served, request: Request) -> Answer {
     match request {
         Request::GetParam { pattern } => node.params().get(&pattern).map_or_else(param_error, Answer::Params),
         Request::GetValues { pattern } => {
@@ -197,14 +231,60 @@ async fn answer(Served { node, set_values, metrics }: &Served, request: Request)
         Request::Peers => Answer::Value(crate::lnet_status::describe_peers(node.lnet())),
         Request::Stats => Answer::Value(crate::lnet_status::describe_stats(node.lnet())),
         Request::Routes => Answer::Value(routing::describe_routes(node)),
-        Request::ExplainRoute { nid } => routing::explain_route(node, &nid),
-        Request::AddRoute { route } => routing::add_route(node, &route),
-        Request::RemoveRoute { network, gateway } => routing::remove_route(node, &network, &gateway),
+        Request::ExplainRoute { nid } => of(routing::explain_route(node, &nid)),
+        Request::AddRoute { route } => done(routing::add_route(node, &route)),
+        Request::RemoveRoute { network, gateway } => done(routing::remove_route(node, &network, &gateway)),
         Request::Routing => Answer::Value(routing::describe_routing(node)),
-        Request::SetRouting { enable } => routing::set_routing(node, enable).await,
-        Request::SetBuffers { buffers } => routing::set_buffers(node, buffers),
+        Request::SetRouting { enable } => done(routing::enable(node, enable).await),
+        Request::SetBuffers { buffers } => done(routing::resize(node.lnet(), buffers)),
+        Request::SetLanes { enable } => {
+            node.lnet().set_lanes(enable);
+            Answer::Value(Value::Null)
+        }
+        Request::Selftest { verb } => match node.console() {
+            Some(console) => {
+                console.run(verb).await.map_or_else(|why| Answer::errno(Errno::EINVAL, why), Answer::Selftest)
+            }
+            None => Answer::errno(Errno::ENOENT, "this process takes no part in tests"),
+        },
+        Request::Settings => Answer::Value(live::describe_settings(node.lnet())),
+        Request::ChangeSetting { name, value } => of(live::change_setting(node.lnet(), &name, &value)),
+        Request::ResetStats => {
+            node.lnet().reset_stats();
+            Answer::Value(Value::Null)
+        }
+        Request::Connections => Answer::Value(crate::lnet_status::describe_connections(node.lnet())),
+        Request::AddNet { net, tunables } => match one_net(&net) {
+            Ok(net) => of(live::add_net(node, &Net { tunables, ..net }, *port).await),
+            Err(why) => Answer::errno(Errno::EINVAL, why),
+        },
+        Request::RemoveNet { net } => match one_net(&net) {
+            Ok(net) => of(live::remove_net(node, &net).await),
+            Err(why) => Answer::errno(Errno::EINVAL, why),
+        },
+        Request::SetNet { network, nid, tunables } => {
+            of(live::set_net(node, network.as_deref(), nid.as_deref(), tunables))
+        }
+        Request::Fault { delays, task } => of(rules::carry_out(node.lnet(), delays, &task)),
+        Request::Configure { text, task } => {
+            let done = live::configure(node, *port, &text, task).await;
+            done.map_or_else(|(errno, why)| Answer::errno(errno, why), Answer::Parts)
+        }
         Request::Metrics => Answer::Value(metrics.to_string().into()),
     }
+}
+
+fn done(result: Result<(), Refusal>) -> Answer {
+    of(result.map(|()| Value::Null))
+}
+
+fn of(result: Result<Value, Refusal>) -> Answer {
+    result.map_or_else(|(errno, why)| Answer::errno(errno, why), Answer::Value)
+}
+
+fn one_net(text: &str) -> Result<Net, String> {
+    let mut nets = options::parse_networks(text)?;
+    if nets.len() == 1 { Ok(nets.remove(0)) } else { Err("one network is needed".to_owned()) }
 }
 
 /// Asks the MGS for a change, if it is in this process.
@@ -249,6 +329,12 @@ pub fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
     let mut reply = String::new();
     BufReader::new(&stream).read_line(&mut reply)?;
     Ok(serde_json::from_str(&reply)?)
+}
+
+/// Asks the processes with these sockets. Those that do not answer are left out.
+pub fn ask_each(sockets: &[PathBuf], request: &Request) -> Vec<(String, Answer)> {
+    let name = |socket: &Path| socket.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    sockets.iter().filter_map(|socket| Some((name(socket), ask(socket, request).ok()?))).collect()
 }
 
 /// Asks every process of this host that answers.

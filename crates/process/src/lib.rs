@@ -16,6 +16,7 @@ mod listen;
 mod lnet_status;
 pub mod memory;
 mod metrics;
+pub mod network;
 mod recent_log;
 pub mod reference;
 pub mod routing;
@@ -119,6 +120,9 @@ impl NodeProcess {
 pub async fn tcp_node(connections: &Connections) -> Result<(Node, Nid), String> {
     let (rt, faults) = (Rt::production(), Faults::new());
     let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
+    let mut settings = lnet.settings();
+    connections.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
+    lnet.change_settings(settings);
     for Listen { at, network } in &connections.listen {
         let tcp = TcpListen { address: at.ip(), port: at.port(), network: *network };
         lnet.add_tcp(tcp).await.map_err(|e| format!("{at}: {e}"))?;
@@ -127,6 +131,7 @@ pub async fn tcp_node(connections: &Connections) -> Result<(Node, Nid), String> 
         lnet.add_route(*route).map_err(|e| format!("the route to {} by {}: {e}", route.network, route.gateway))?;
     }
     let nid = *lnet.nids().first().ok_or("a node needs an address to listen on")?;
+    connections.configure_router(&lnet)?;
     let node = Node::new(rt, lnet, faults);
     node.params().declare(PARAMS);
     Ok((node, nid))

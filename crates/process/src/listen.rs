@@ -1,9 +1,11 @@
 //! The address on which a process listens, and the name of its host.
 
+use crate::network::Tunables;
+use crate::routing::Buffers;
 use crate::target_options::TargetOptions;
 use nacre_base::nid::parse_address;
 use nacre_base::{Network, NetworkKind, Nid, TargetKind};
-use nacre_lnet::Route;
+use nacre_lnet::{Lnet, Route, RouterOptions};
 use nacre_osd::disk::Label;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -23,11 +25,37 @@ pub struct Connections {
     pub listen: Vec<Listen>,
     /// Routes to networks that it is not on.
     pub routes: Vec<Route>,
+    /// Credits of networks.
+    pub tunables: Vec<(Network, Tunables)>,
+    /// Names and values of [`nacre_lnet::Settings`].
+    pub settings: Vec<(String, String)>,
+    /// True if the process passes on messages of others, whatever its role is.
+    pub routing: bool,
+    /// Sizes of a router's pools.
+    pub buffers: Buffers,
+}
+
+impl Connections {
+    /// Sets credits, and begins to pass messages on if that is wanted.
+    pub(crate) fn configure_router(&self, lnet: &Lnet) -> Result<(), String> {
+        if self.routing && lnet.nids().len() > 1 {
+            let options = self.buffers.of(RouterOptions::default());
+            options.check()?;
+            lnet.start_routing(&options);
+        }
+        for (network, tunables) in &self.tunables {
+            tunables.check().map_err(|why| format!("{network}: {why}"))?;
+            tunables.peer_credits.map(|credits| lnet.set_peer_credits(*network, credits));
+            tunables.credits.map(|credits| lnet.set_credits(*network, credits));
+            tunables.peer_buffer_credits.map(|credits| lnet.set_peer_buffer_credits(*network, credits));
+        }
+        Ok(())
+    }
 }
 
 impl From<Listen> for Connections {
     fn from(listen: Listen) -> Connections {
-        Connections { listen: vec![listen], routes: Vec::new() }
+        Connections { listen: vec![listen], ..Connections::default() }
     }
 }
 
@@ -40,6 +68,12 @@ impl Listen {
     /// The address that this host reaches `toward` from, and any port: what a client needs.
     pub fn client(toward: Nid) -> Listen {
         Listen { at: SocketAddr::new(own_address_toward(toward), 0), network: toward.network.with_ip() }
+    }
+
+    /// The NID of a node that listens there.
+    pub fn nid(&self) -> Nid {
+        let port = if self.at.port() == Nid::TCP_PORT { 0 } else { self.at.port() };
+        Nid::on_ip(self.network, self.at.ip(), port)
     }
 
     /// An address that only this host can reach: safe until another is named.

@@ -1,9 +1,10 @@
 //! Interfaces, peers and message counts of a node, with lnetctl's names for everything.
 
-use nacre_base::param::value::Fields;
+use nacre_base::param::value::{Drawn, Fields};
 use nacre_lnet::{ByKind, Failures, Latency, Lnet, Stats, Traffic};
 use nacre_node::Node;
 use serde_json::{Map, Value, json};
+use std::fmt;
 
 /// The interfaces of a node.
 pub(crate) fn describe_interfaces(lnet: &Lnet) -> Value {
@@ -55,12 +56,23 @@ pub(crate) fn describe_peers(lnet: &Lnet) -> Value {
                 "refcount": p.refcount, "statistics": traffic(&p.traffic)});
             m.extend(described.as_object().cloned().unwrap_or_default());
             m.extend(by_kind(&p.traffic).into_iter().map(|(name, counts)| (name.to_owned(), counts)));
+            m.insert("health stats".into(), json!({"health value": p.health}));
+            m.insert("connections".into(), json!(p.connections));
             Value::Object(m)
         };
         json!({"primary nid": p.primary_nid.to_string(), "Multi-Rail": p.nids.len() > 1,
             "peer ni": p.nids.iter().map(ni).collect::<Vec<_>>()})
     };
     Value::Array(lnet.peers().iter().map(describe).collect())
+}
+
+/// The open connections of a node.
+pub(crate) fn describe_connections(lnet: &Lnet) -> Value {
+    let describe = |c: &nacre_lnet::ConnectionStatus| {
+        json!({"nid": c.peer.to_string(), "type": c.kind.to_string(), "interface": c.interface.to_string(),
+            "dialed": c.dialed})
+    };
+    Value::Array(lnet.connections().iter().map(describe).collect())
 }
 
 /// The message counts of a node.
@@ -75,12 +87,33 @@ pub(crate) fn add_params(node: &Node) {
     node.params().add("stats", move || {
         let (stats, mut fields) = (lnet.stats(), Fields::default());
         Stats::FIELDS.iter().for_each(|(name, read)| fields.push(*name, read(&stats)));
-        fields
+        Drawn { fields, draw: draw_stats }
     });
     for (name, read) in Stats::FIELDS {
         let lnet = node.lnet().clone();
         node.params().add(format!("lnet.{name}"), move || read(&lnet.stats()));
     }
+}
+
+/// Those counts that Lustre shows in one line, in its order.
+const LINE: [&str; 11] = [
+    "msgs_alloc",
+    "msgs_max",
+    "errors",
+    "send_count",
+    "recv_count",
+    "route_count",
+    "drop_count",
+    "send_length",
+    "recv_length",
+    "route_length",
+    "drop_length",
+];
+
+fn draw_stats(stats: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let number = |name| stats.0.iter().find(|f| f.name == name).map(|f| f.value.to_string()).unwrap_or_default();
+    let numbers = LINE.map(number);
+    f.write_str(&numbers.join(" "))
 }
 
 fn traffic(t: &Traffic) -> Value {
@@ -135,7 +168,8 @@ mod tests {
             assert_eq!(describe_stats(&lnet)[name], json!(read(&stats)));
         }
         let text = node.params().get("stats").unwrap().remove(0).1;
-        assert!(text.starts_with("msgs_alloc: 0\nmsgs_max: "), "{text}");
+        let numbers: Vec<u64> = text.split(' ').map(|number| number.parse().unwrap()).collect();
+        assert_eq!((numbers.len(), numbers[3], numbers[8]), (11, stats.send_count, stats.recv_length), "{text}");
         let metrics = node.params().metrics(Dialect::OpenMetrics);
         let has = |sample: String| assert!(metrics.contains(&sample), "no {sample} in {metrics}");
         has(format!("\nnacre_lnet_messages_sent_total {}\n", stats.send_count));

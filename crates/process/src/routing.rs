@@ -1,11 +1,13 @@
 //! Routes and router buffers of a process's node, for the admin socket, with lnetctl's names for everything.
 
-use crate::admin::Answer;
 use nacre_base::{Errno, Network, Nid};
-use nacre_lnet::{Explanation, GatewayState, Level, PoolKind, Route, RouteError, RouterOptions, Way};
+use nacre_lnet::{Explanation, GatewayState, Level, Lnet, PoolKind, Route, RouteError, RouterOptions, Way};
 use nacre_node::Node;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+
+/// Why a change was not made.
+pub(crate) type Refusal = (Errno, String);
 
 /// New sizes of a router's pools; one that is none stays as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +18,18 @@ pub struct Buffers {
     pub small: Option<u32>,
     /// Buffers of up to 1 MiB.
     pub large: Option<u32>,
+}
+
+impl Buffers {
+    /// The options with these sizes.
+    pub fn of(self, options: RouterOptions) -> RouterOptions {
+        RouterOptions {
+            tiny_buffers: self.tiny.unwrap_or(options.tiny_buffers),
+            small_buffers: self.small.unwrap_or(options.small_buffers),
+            large_buffers: self.large.unwrap_or(options.large_buffers),
+            ..options
+        }
+    }
 }
 
 /// The routes of the node, as `lnetctl route show -v` prints them.
@@ -39,11 +53,8 @@ fn describe_route(status: &nacre_lnet::RouteStatus) -> Map<String, Value> {
 }
 
 /// How a message to a NID would leave the node now, as `lnetctl route explain` prints it.
-pub(crate) fn explain_route(node: &Node, nid: &str) -> Answer {
-    let nid: Nid = match nid.parse() {
-        Ok(nid) => nid,
-        Err(e) => return Answer::errno(Errno::EINVAL, e),
-    };
+pub(crate) fn explain_route(node: &Node, nid: &str) -> Result<Value, Refusal> {
+    let nid: Nid = nid.parse().map_err(invalid)?;
     let Explanation { way, rule, routes } = node.lnet().explain(nid);
     let (by, why) = match way {
         Way::Here => ("not at all".to_owned(), "it is this node's own"),
@@ -66,8 +77,8 @@ pub(crate) fn explain_route(node: &Node, nid: &str) -> Answer {
         Value::Object(m)
     };
     let routes: Vec<Value> = routes.iter().map(describe).collect();
-    Answer::Value(json!({"node": node.lnet().nids().first().map(Nid::to_string), "nid": nid.to_string(), "way": by,
-        "why": why, "routes": routes}))
+    Ok(json!({"node": node.lnet().nids().first().map(Nid::to_string), "nid": nid.to_string(), "way": by, "why": why,
+        "routes": routes}))
 }
 
 /// The buffers of the node, as `lnetctl routing show` prints them; null if it never was a router.
@@ -79,72 +90,59 @@ pub(crate) fn describe_routing(node: &Node) -> Value {
             "mincredits": level.low_water});
         (kind.name().to_owned(), numbers)
     };
-    json!({"enable": u8::from(status.enabled), "pools": pools.map(describe).collect::<Map<_, _>>()})
+    json!({"enable": u8::from(status.enabled), "lanes": u8::from(status.options.lanes), "pools": pools.map(describe).collect::<Map<_, _>>()})
 }
 
 /// Adds a route, given in Lustre's form.
-pub(crate) fn add_route(node: &Node, route: &str) -> Answer {
-    let route: Route = match route.parse() {
-        Ok(route) => route,
-        Err(e) => return Answer::errno(Errno::EINVAL, e),
-    };
-    done(node.lnet().add_route(route))
+pub(crate) fn add_route(node: &Node, route: &str) -> Result<(), Refusal> {
+    node.lnet().add_route(route.parse::<Route>().map_err(invalid)?).map_err(refused)
 }
 
 /// Removes a route.
-pub(crate) fn remove_route(node: &Node, network: &str, gateway: &str) -> Answer {
-    match (network.parse::<Network>(), gateway.parse::<Nid>()) {
-        (Ok(network), Ok(gateway)) => done(node.lnet().remove_route(network, gateway)),
-        (Err(e), _) | (_, Err(e)) => Answer::errno(Errno::EINVAL, e),
-    }
+pub(crate) fn remove_route(node: &Node, network: &str, gateway: &str) -> Result<(), Refusal> {
+    let network = network.parse::<Network>().map_err(invalid)?;
+    node.lnet().remove_route(network, gateway.parse::<Nid>().map_err(invalid)?).map_err(refused)
 }
 
 /// Makes the node a router, as it was before if it was one, or ends that.
-pub(crate) async fn set_routing(node: &Node, enable: bool) -> Answer {
+pub(crate) async fn enable(node: &Node, enabled: bool) -> Result<(), Refusal> {
     let lnet = node.lnet();
-    if !enable {
+    if !enabled {
         if !node.end("router").await {
             lnet.drain_routing().await;
         }
     } else if lnet.nids().len() < 2 {
-        return Answer::errno(Errno::EINVAL, "this process is on one network only, so there is nothing to route");
+        return Err((Errno::EINVAL, "this process is on one network only, so there is nothing to route".to_owned()));
     } else {
         lnet.start_routing(&lnet.routing().map(|status| status.options).unwrap_or_default());
     }
-    Answer::Params(Vec::new())
+    Ok(())
 }
 
 /// Changes the sizes of a router's pools.
-pub(crate) fn set_buffers(node: &Node, buffers: Buffers) -> Answer {
-    let Some(now) = node.lnet().routing().map(|status| status.options) else {
-        return Answer::errno(Errno::EINVAL, "this process is no router: lnetctl set routing 1 makes it one");
-    };
-    let wanted = RouterOptions {
-        tiny_buffers: buffers.tiny.unwrap_or(now.tiny_buffers),
-        small_buffers: buffers.small.unwrap_or(now.small_buffers),
-        large_buffers: buffers.large.unwrap_or(now.large_buffers),
-        ..now
-    };
-    match wanted.check() {
-        Ok(()) => {
-            node.lnet().set_buffers(wanted.buffers());
-            Answer::Params(Vec::new())
-        }
-        Err(why) => Answer::errno(Errno::EINVAL, why),
-    }
+pub(crate) fn resize(lnet: &Lnet, buffers: Buffers) -> Result<(), Refusal> {
+    let now = options_of_router(lnet)?;
+    let wanted = buffers.of(now);
+    wanted.check().map_err(|why| (Errno::EINVAL, why))?;
+    lnet.set_buffers(wanted.buffers());
+    Ok(())
 }
 
-fn done(result: Result<(), RouteError>) -> Answer {
-    match result {
-        Ok(()) => Answer::Params(Vec::new()),
-        Err(e) => {
-            let errno = match e {
-                RouteError::Exists(..) => Errno::EEXIST,
-                RouteError::Missing(..) => Errno::ENOENT,
-                RouteError::Gateway(_) => Errno::EHOSTUNREACH,
-                RouteError::Local(_) | RouteError::Itself(_) | RouteError::Hops(_) => Errno::EINVAL,
-            };
-            Answer::errno(errno, e)
-        }
-    }
+fn options_of_router(lnet: &Lnet) -> Result<RouterOptions, Refusal> {
+    let why = "this process is no router: lnetctl set routing 1 makes it one";
+    lnet.routing().map(|status| status.options).ok_or_else(|| (Errno::EINVAL, why.to_owned()))
+}
+
+fn invalid(e: impl std::fmt::Display) -> Refusal {
+    (Errno::EINVAL, e.to_string())
+}
+
+fn refused(e: RouteError) -> Refusal {
+    let errno = match e {
+        RouteError::Exists(..) => Errno::EEXIST,
+        RouteError::Missing(..) => Errno::ENOENT,
+        RouteError::Gateway(_) => Errno::EHOSTUNREACH,
+        RouteError::Local(_) | RouteError::Itself(_) | RouteError::Hops(_) => Errno::EINVAL,
+    };
+    (errno, e.to_string())
 }

@@ -56,6 +56,12 @@ const COMMANDS: &[Command] = &[
     Command { name: "list_nids", about: "[--json]: print this host's NIDs", run: nodes::list_nids },
     Command { name: "route_list", about: "print the routes of this host's processes", run: nodes::route_list },
     Command { name: "show_route", about: "the same as route_list", run: nodes::route_list },
+    Command { name: "peer_list", about: "[--json]: print the peers of this host's processes", run: nodes::peer_list },
+    Command {
+        name: "conn_list",
+        about: "[--json]: print the connections of this host's processes, C for small messages, I and O for bulk",
+        run: nodes::conn_list,
+    },
     Command { name: "which_nid", about: "NID...: print the first that is reachable", run: nodes::which_nid },
     Command { name: "ping", about: "[--json] NID [TIMEOUT_SECONDS]: ask a node for its NIDs", run: nodes::ping },
     Command {

@@ -86,6 +86,52 @@ pub(super) fn route_list(args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Everything that all processes list, once.
+fn listed(who: &str, request: &Request) -> Result<Vec<Value>, ExitCode> {
+    let answers = super::ask::ask(request).map_err(|refusal| refusal.fail(who))?;
+    let lists =
+        answers.into_iter().filter_map(|a| if let Answer::Value(Value::Array(all)) = a { Some(all) } else { None });
+    Ok(lists.flatten().collect())
+}
+
+/// `lctl peer_list`.
+pub(super) fn peer_list(args: &[String]) -> ExitCode {
+    print_list("peer_list", args, &Request::Peers, peer_line)
+}
+
+/// `lctl conn_list`.
+pub(super) fn conn_list(args: &[String]) -> ExitCode {
+    print_list("conn_list", args, &Request::Connections, connection_line)
+}
+
+fn print_list(name: &str, args: &[String], request: &Request, line: fn(&Value) -> String) -> ExitCode {
+    let all = flags(name, args, JSON).and_then(|flags| Ok((flags, listed(&format!("lctl {name}"), request)?)));
+    match all {
+        Ok((flags, all)) if flags.has("json") => json(&all),
+        Ok((_, all)) if all.is_empty() => {
+            println!("<no {}>", if name == "peer_list" { "peers" } else { "connections" })
+        }
+        Ok((_, all)) => all.iter().for_each(|one| println!("{}", line(one))),
+        Err(code) => return code,
+    }
+    ExitCode::SUCCESS
+}
+
+/// A peer, as `lnetctl peer show -v` describes it, in lctl's form: its NID, references and connections.
+fn peer_line(peer: &Value) -> String {
+    let ni = &peer["peer ni"][0];
+    let nid = peer["primary nid"].as_str().unwrap_or_default();
+    format!("12345-{nid} [{}] {} #{}", ni["refcount"], ni["state"].as_str().unwrap_or_default(), ni["connections"])
+}
+
+/// A connection in lctl's form: the peer, the kind, this node's NID, and an arrow away from the node that opened it.
+fn connection_line(connection: &Value) -> String {
+    let text = |name: &str| connection[name].as_str().unwrap_or_default();
+    let arrow = if connection["dialed"] == true { "->" } else { "<-" };
+    let (own, peer) = (text("interface"), text("nid"));
+    format!("12345-{peer} {}[0]{own}{arrow}{peer} nonagle", text("type"))
+}
+
 /// A route, as `lnetctl route show -v` describes it, in lctl's form. Hops that were not named are 4294967295 there.
 fn route_line(route: &Value) -> String {
     let text = |name: &str| route[name].as_str().unwrap_or_default();
@@ -121,6 +167,19 @@ pub(super) fn which_nid(args: &[String]) -> ExitCode {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn peers_and_connections_look_like_lctls() {
+        let peer = json!({"primary nid": "10.0.0.1@tcp",
+            "peer ni": [{"nid": "10.0.0.1@tcp", "state": "up", "refcount": 2, "connections": 3}]});
+        assert_eq!(peer_line(&peer), "12345-10.0.0.1@tcp [2] up #3");
+        let of = |dialed| {
+            let own = "10.0.0.2:7001@tcp";
+            connection_line(&json!({"nid": "10.0.0.1@tcp", "type": "C", "interface": own, "dialed": dialed}))
+        };
+        assert_eq!(of(true), "12345-10.0.0.1@tcp C[0]10.0.0.2:7001@tcp->10.0.0.1@tcp nonagle");
+        assert_eq!(of(false), "12345-10.0.0.1@tcp C[0]10.0.0.2:7001@tcp<-10.0.0.1@tcp nonagle");
+    }
 
     #[test]
     fn a_route_looks_like_lctls() {

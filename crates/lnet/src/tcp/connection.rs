@@ -17,7 +17,7 @@
 use super::{BULK_MIN, Shared};
 use crate::error::LnetError;
 use crate::frame::{self, ConnectionType, FrameError, FrameHeader, HEADER_LEN};
-use crate::lnd::{Counter, Outbound, Receipt, Untaken};
+use crate::lnd::{ConnectionStatus, Counter, Outbound, Receipt, Untaken};
 use crate::message::{Header, Kind, Message, Portal, flip_bit};
 use crate::node::LnetNode;
 use crate::options::PEER_CREDITS_MAX;
@@ -148,6 +148,15 @@ impl Connection {
     /// How often bytes have arrived.
     pub(super) fn heard(&self) -> u64 {
         self.heard.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn status(&self) -> ConnectionStatus {
+        let kind = match self.connection_type {
+            ConnectionType::Control => 'C',
+            ConnectionType::BulkIn => 'I',
+            ConnectionType::BulkOut => 'O',
+        };
+        ConnectionStatus { peer: self.peer, interface: self.nid, kind, dialed: self.dialed }
     }
 
     pub(super) fn is_bulk(&self) -> bool {

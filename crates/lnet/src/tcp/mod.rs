@@ -23,7 +23,7 @@ mod refusals;
 use crate::bulk::GetInFlight;
 use crate::error::LnetError;
 use crate::frame::{ConnectionType, FrameError, HELLO_PREFIX_LEN, Hello};
-use crate::lnd::{Lnd, LndStatus, Outbound, Waiter};
+use crate::lnd::{ConnectionStatus, Lnd, LndStatus, Outbound, Waiter};
 use crate::message::{MAX_PAYLOAD, Message, Portal};
 use crate::node::{LnetNode, PING_MATCH_BITS};
 use crate::options::TcpOptions;
@@ -222,6 +222,13 @@ impl Lnd for Tcp {
 
     fn connections(&self, peer: Nid) -> usize {
         self.0.peers.lock().get(&peer).map_or(0, |p| p.connections.len())
+    }
+
+    fn connection_statuses(&self) -> Vec<ConnectionStatus> {
+        let peers = self.0.peers.lock();
+        let mut all: Vec<_> = peers.values().flat_map(|peer| peer.connections.iter()).map(|c| c.status()).collect();
+        all.sort_by_key(|c| (c.peer, c.kind));
+        all
     }
 
     fn describe(&self) -> LndStatus {

@@ -1,0 +1,148 @@
+//! `lnetctl net` and `lnetctl peer show`.
+
+use super::given::Given;
+use super::host::Host;
+use super::printed::{keep, show as print};
+use crate::output::fail;
+use nacre_base::Network;
+use nacre_process::admin::Request;
+use nacre_process::network::Tunables;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// `net show`.
+pub(super) fn show(host: &Host, args: &[String]) -> ExitCode {
+    let given = match Given::parse(args, &[('n', "net")], &[]).and_then(Given::without_operands) {
+        Ok(given) => given,
+        Err(code) => return code,
+    };
+    print(given.as_json(), of_host(host, given.get("net"), given.has("verbose")))
+}
+
+/// The interfaces by network; of one network if it is named.
+pub(super) fn of_host(host: &Host, only: Option<&str>, verbose: bool) -> Result<Value, ExitCode> {
+    // As it is printed: `tcp` for tcp0.
+    let only = match only.map(str::parse::<Network>).transpose() {
+        Ok(only) => only.map(|network| network.to_string()),
+        Err(e) => return Err(fail("lnetctl", e, 1)),
+    };
+    let mut networks: Vec<(String, Vec<Value>)> = Vec::new();
+    for mut ni in host.gather(&Request::Interfaces)? {
+        let nid = ni["nid"].as_str().unwrap_or_default().to_owned();
+        let network = nid.rsplit('@').next().unwrap_or_default().to_owned();
+        if only.as_ref().is_some_and(|only| *only != network) {
+            continue;
+        }
+        if !verbose {
+            keep(&mut ni, &["nid", "status", "interfaces"]);
+        }
+        match networks.iter_mut().find(|(n, _)| *n == network) {
+            Some((_, list)) if network == "lo" && !list.is_empty() => {}
+            Some((_, list)) => list.push(ni),
+            None => networks.push((network, vec![ni])),
+        }
+    }
+    if let Some(only) = only.filter(|_| networks.is_empty()) {
+        return Err(fail("lnetctl", format!("net show: no process of this host is on {only}"), 2));
+    }
+    networks.sort_by_key(|(n, _)| (n != "lo", n.clone()));
+    let list: Vec<_> = networks.into_iter().map(|(n, nis)| json!({"net type": n, "local NI(s)": nis})).collect();
+    Ok(json!({ "net": list }))
+}
+
+/// `peer show`.
+pub(super) fn show_peers(host: &Host, args: &[String]) -> ExitCode {
+    let given = match Given::parse(args, &[(' ', "nid")], &[]).and_then(Given::without_operands) {
+        Ok(given) => given,
+        Err(code) => return code,
+    };
+    print(given.as_json(), peers(host, given.get("nid"), given.has("verbose")))
+}
+
+/// The peers; one if it is named.
+pub(super) fn peers(host: &Host, only: Option<&str>, verbose: bool) -> Result<Value, ExitCode> {
+    let mut all = host.gather(&Request::Peers)?;
+    if let Some(only) = only {
+        let has_it = |ni: &Value| ni["nid"] == only;
+        all.retain(|peer| peer["primary nid"] == only || peer["peer ni"].as_array().into_iter().flatten().any(has_it));
+        if all.is_empty() {
+            return Err(fail("lnetctl", format!("peer show: no process of this host knows {only}"), 2));
+        }
+    }
+    if !verbose {
+        for peer in &mut all {
+            for ni in peer["peer ni"].as_array_mut().into_iter().flatten() {
+                keep(ni, &["nid", "state"]);
+            }
+        }
+    }
+    Ok(json!({ "peer": all }))
+}
+
+const TUNABLES: [(char, &str); 3] = [(' ', "credits"), (' ', "peer-credits"), (' ', "peer-buffer-credits")];
+
+fn tunables(given: &Given<'_>) -> Result<Tunables, ExitCode> {
+    let [credits, peer_credits, peer_buffer_credits] = TUNABLES.map(|(_, name)| given.number(name));
+    let tunables =
+        Tunables { credits: credits?, peer_credits: peer_credits?, peer_buffer_credits: peer_buffer_credits? };
+    tunables.check().map_err(|why| fail("lnetctl", why, 1))?;
+    Ok(tunables)
+}
+
+/// `net add`.
+pub(super) fn add(host: &Host, args: &[String]) -> ExitCode {
+    let known = [[('n', "net"), (' ', "if")].as_slice(), &TUNABLES].concat();
+    let asked = Given::parse(args, &known, &[]).and_then(Given::without_operands).and_then(|given| {
+        let request = Request::AddNet { net: net_and_interface(&given)?, tunables: tunables(&given)? };
+        one_process(host)?;
+        Ok(request)
+    });
+    asked.map_or_else(|code| code, |request| host.change("add", "net", &request))
+}
+
+/// An interface is added to one process: several could not listen at the same port.
+fn one_process(host: &Host) -> Result<(), ExitCode> {
+    let names: Vec<String> =
+        host.sockets()?.iter().filter_map(|socket| Some(socket.file_stem()?.to_string_lossy().into_owned())).collect();
+    if names.len() < 2 {
+        return Ok(());
+    }
+    let why = format!("several processes run here: name one with --process, of {}", names.join(", "));
+    Err(fail("lnetctl", format!("net add: {why}"), 1))
+}
+
+/// `net del`.
+pub(super) fn del(host: &Host, args: &[String]) -> ExitCode {
+    let asked = Given::parse(args, &[('n', "net"), (' ', "if")], &[]).and_then(Given::without_operands);
+    match asked.and_then(|given| net_and_interface(&given)) {
+        Ok(net) => host.change("del", "net", &Request::RemoveNet { net }),
+        Err(code) => code,
+    }
+}
+
+/// `tcp1(eth0)`.
+fn net_and_interface(given: &Given<'_>) -> Result<String, ExitCode> {
+    let network = given.need("net")?;
+    Ok(given.get("if").map_or_else(|| network.to_owned(), |interface| format!("{network}({interface})")))
+}
+
+/// `net set`.
+pub(super) fn set(host: &Host, args: &[String]) -> ExitCode {
+    let known = [[('n', "net"), (' ', "nid")].as_slice(), &TUNABLES].concat();
+    let asked = Given::parse(args, &known, &[]).and_then(Given::without_operands).and_then(|given| {
+        let tunables = tunables(&given)?;
+        if tunables == Tunables::default() {
+            return Err(fail(
+                "lnetctl",
+                "net set: nothing to change: --credits, --peer-credits or --peer-buffer-credits",
+                1,
+            ));
+        }
+        let text = |name| given.get(name).map(str::to_owned);
+        match (text("net"), text("nid")) {
+            (None, None) => Err(fail("lnetctl", "net set: --net or --nid is needed", 1)),
+            (network, nid) => Ok(Request::SetNet { network, nid, tunables }),
+        }
+    });
+    asked.map_or_else(|code| code, |request| host.change("set", "net", &request))
+}

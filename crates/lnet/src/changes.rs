@@ -1,0 +1,109 @@
+//! Changes of a running node that an administrator makes: settings, interfaces, credits, faults, counters.
+
+use crate::Lnet;
+use crate::fault_rules::{FaultRule, FaultStatus};
+use crate::lnd::ConnectionStatus;
+use crate::message::Header;
+use crate::node::LnetNode;
+use crate::settings::Settings;
+use nacre_base::fault::FaultAction;
+use nacre_base::{Network, Nid};
+
+/// Why an interface cannot be removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RemoveError {
+    /// There is no such interface.
+    #[error("this node has no interface {0}")]
+    Missing(Nid),
+    /// Peers know the node by it.
+    #[error("{0} is the NID that other nodes know this one by")]
+    Primary(Nid),
+    /// A route goes by a gateway that only this interface reaches.
+    #[error("the route to {0} by {1} needs it")]
+    Route(Network, Nid),
+}
+
+impl Lnet {
+    /// The settings that can change while the node runs.
+    pub fn settings(&self) -> Settings {
+        *self.0.settings.read()
+    }
+
+    /// Changes these settings. They hold from now on.
+    pub fn change_settings(&self, settings: Settings) {
+        *self.0.settings.write() = settings;
+        self.0.apply_settings(&settings);
+    }
+
+    /// Sets the counters that only grow to zero.
+    pub fn reset_stats(&self) {
+        self.0.counters.reset();
+    }
+
+    /// Closes an interface and forgets it.
+    pub async fn remove_interface(&self, nid: Nid) -> Result<(), RemoveError> {
+        let nids = self.0.nids();
+        if !nids.contains(&nid) {
+            return Err(RemoveError::Missing(nid));
+        }
+        if nids.first() == Some(&nid) {
+            return Err(RemoveError::Primary(nid));
+        }
+        let others_reach = |to| nids.iter().any(|other| *other != nid && other.reaches(to));
+        let routes = self.routes();
+        if let Some(status) = routes.iter().find(|status| !others_reach(status.route.gateway)) {
+            return Err(RemoveError::Route(status.route.network, status.route.gateway));
+        }
+        let interface = self.0.remove_interface(nid).ok_or(RemoveError::Missing(nid))?;
+        self.0.route_off(nid);
+        interface.lnd.shutdown().await;
+        Ok(())
+    }
+
+    /// Changes the number of messages that the drivers of a network may have in hand. Returns false if this node is not on it.
+    pub fn set_credits(&self, network: Network, credits: u32) -> bool {
+        let interfaces = self.0.interfaces().into_iter().filter(|interface| interface.nid.network == network);
+        let now = self.0.rt.now();
+        interfaces.inspect(|interface| interface.set_credits(credits, now)).count() > 0
+    }
+
+    /// Changes the number of messages of each peer on a network that a router holds at most. Returns false if this node is no
+    /// router.
+    pub fn set_peer_buffer_credits(&self, network: Network, credits: u32) -> bool {
+        self.0.set_peer_buffer_credits(network, credits)
+    }
+
+    /// Adds a rule for messages that arrive. Returns false if there are too many.
+    pub fn add_fault(&self, rule: FaultRule) -> bool {
+        self.0.fault_rules.get_or_init(Box::default).lock().add(rule)
+    }
+
+    /// Removes the rules that are meant. Returns how many.
+    pub fn remove_faults(&self, is_meant: impl Fn(&FaultRule) -> bool) -> usize {
+        self.0.fault_rules.get().map_or(0, |rules| rules.lock().remove(is_meant))
+    }
+
+    /// Forgets the counts of the rules that are meant.
+    pub fn reset_faults(&self, is_meant: impl Fn(&FaultRule) -> bool) {
+        if let Some(rules) = self.0.fault_rules.get() {
+            rules.lock().reset(is_meant);
+        }
+    }
+
+    /// The rules for messages that arrive, with their counts.
+    pub fn faults(&self) -> Vec<FaultStatus> {
+        self.0.fault_rules.get().map_or_else(Vec::new, |rules| rules.lock().all())
+    }
+
+    /// The open connections of all interfaces.
+    pub fn connections(&self) -> Vec<ConnectionStatus> {
+        self.0.interfaces().iter().flat_map(|interface| interface.lnd.connection_statuses()).collect()
+    }
+}
+
+impl LnetNode {
+    /// What a rule says is to happen to a message that arrived.
+    pub(crate) fn check_fault_rules(&self, header: &Header) -> Option<FaultAction> {
+        self.fault_rules.get()?.lock().check(header, self.rt.now(), || self.rt.random())
+    }
+}

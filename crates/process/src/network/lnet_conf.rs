@@ -1,0 +1,526 @@
+//! lnet.conf: YAML as `lnetctl export` writes it and `lnetctl import` reads it, with the options of lnet as strings beside it.
+//! Everything in a file is checked, and an error names its line; nothing is skipped but what only `show` says, such as
+//! statistics.
+
+use super::options::parse_network;
+use super::{Interface, Net, NetworkConfig, Tunables, parse_ip2nets, parse_networks, parse_routes};
+use crate::routing::Buffers;
+use nacre_lnet::{LnetOptions, Route, Settings};
+use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer};
+use serde_json::{Map, Value, json};
+use serde_saphyr::Spanned;
+use std::collections::BTreeMap;
+
+/// A file is at most so long: thousands of routes. It goes to a process in one request.
+const BYTES_MAX: usize = 512 << 10;
+
+/// The configuration in the text of a file. An error says the line.
+pub fn parse_lnet_conf(text: &str) -> Result<NetworkConfig, String> {
+    if text.len() > BYTES_MAX {
+        return Err(format!("it has more than {BYTES_MAX} bytes"));
+    }
+    // A file of comments has no document.
+    let is_empty = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#') || line.trim() == "---";
+    if text.lines().all(is_empty) {
+        return Ok(NetworkConfig::default());
+    }
+    serde_saphyr::from_str::<Document>(text).map_err(|e| e.to_string())?.check()
+}
+
+/// The configuration as [`parse_lnet_conf`] reads it, without `ip2nets`.
+pub fn lnet_conf_of(config: &NetworkConfig) -> Value {
+    let mut sections = Map::new();
+    let nets: Vec<Value> = config.nets.iter().map(net_value).collect();
+    let routes: Vec<Value> = config.routes.iter().map(route_value).collect();
+    for (name, list) in [("net", nets), ("route", routes)] {
+        if !list.is_empty() {
+            sections.insert(name.to_owned(), list.into());
+        }
+    }
+    if let Some(enable) = config.routing {
+        sections.insert("routing".to_owned(), json!({"enable": u8::from(enable)}));
+    }
+    if config.buffers != Buffers::default() {
+        let Buffers { tiny, small, large } = config.buffers;
+        sections.insert("buffers".to_owned(), without_null(json!({"tiny": tiny, "small": small, "large": large})));
+    }
+    if !config.settings.is_empty() {
+        let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
+        let settings: Map<_, _> = config.settings.iter().map(|(name, text)| (name.clone(), value(text))).collect();
+        sections.insert("global".to_owned(), settings.into());
+    }
+    Value::Object(sections)
+}
+
+fn net_value(net: &Net) -> Value {
+    let Tunables { credits, peer_credits, peer_buffer_credits } = net.tunables;
+    let tunables =
+        json!({"peer_credits": peer_credits, "peer_buffer_credits": peer_buffer_credits, "credits": credits});
+    let ni = |interface: &Interface| {
+        let (name, port) = match interface {
+            Interface::Name(name) => (name.clone(), None),
+            Interface::Address(ip, port) => (ip.to_string(), *port),
+        };
+        let mut ni = without_null(json!({"interfaces": {"0": name}, "port": port}));
+        if net.tunables != Tunables::default() {
+            ni["tunables"] = without_null(tunables.clone());
+        }
+        ni
+    };
+    json!({"net type": net.network.to_string(), "local NI(s)": net.interfaces.iter().map(ni).collect::<Vec<_>>()})
+}
+
+fn route_value(route: &Route) -> Value {
+    json!({"net": route.network.to_string(), "gateway": route.gateway.to_string(),
+        "hop": route.hops.map_or(-1, i64::from), "priority": route.priority})
+}
+
+fn without_null(mut value: Value) -> Value {
+    if let Some(map) = value.as_object_mut() {
+        map.retain(|_, value| !value.is_null());
+    }
+    value
+}
+
+type Text = Spanned<String>;
+
+/// The sections of a file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+struct Document {
+    #[serde(default)]
+    net: Vec<NetSection>,
+    #[serde(default)]
+    route: Vec<RouteSection>,
+    routing: Option<Routing>,
+    buffers: Option<BuffersSection>,
+    global: Option<BTreeMap<String, Spanned<Scalar>>>,
+    networks: Option<Text>,
+    ip2nets: Option<Text>,
+    routes: Option<Text>,
+    #[serde(default)]
+    peer: Vec<Spanned<IgnoredAny>>,
+    #[serde(default)]
+    udsp: Vec<Spanned<IgnoredAny>>,
+    #[serde(rename = "statistics")]
+    _statistics: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NetSection {
+    #[serde(rename = "net type")]
+    network: Text,
+    #[serde(rename = "local NI(s)", default)]
+    interfaces: Vec<NiSection>,
+}
+
+/// An interface. Its NID and what follows is what `show` says of it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NiSection {
+    interfaces: Option<BTreeMap<Scalar, Text>>,
+    tunables: Option<TunablesSection>,
+    #[serde(rename = "lnd tunables")]
+    driver: Option<BTreeMap<String, Spanned<Scalar>>>,
+    /// A port where it is not the usual one.
+    port: Option<u16>,
+    #[serde(rename = "nid")]
+    _nid: Option<IgnoredAny>,
+    #[serde(rename = "status")]
+    _status: Option<IgnoredAny>,
+    #[serde(rename = "statistics")]
+    _statistics: Option<IgnoredAny>,
+    #[serde(rename = "sent_stats")]
+    _sent: Option<IgnoredAny>,
+    #[serde(rename = "received_stats")]
+    _received: Option<IgnoredAny>,
+    #[serde(rename = "dropped_stats")]
+    _dropped: Option<IgnoredAny>,
+    #[serde(rename = "health stats")]
+    _health: Option<IgnoredAny>,
+    #[serde(rename = "credits")]
+    _credits: Option<IgnoredAny>,
+    #[serde(rename = "dev cpt")]
+    _dev_cpt: Option<IgnoredAny>,
+    #[serde(rename = "CPT")]
+    _cpt: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TunablesSection {
+    credits: Option<Spanned<u32>>,
+    peer_credits: Option<Spanned<u32>>,
+    peer_buffer_credits: Option<Spanned<u32>>,
+    peer_timeout: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RouteSection {
+    net: Text,
+    gateway: Text,
+    hop: Option<i64>,
+    priority: Option<u32>,
+    #[serde(rename = "state")]
+    _state: Option<IgnoredAny>,
+    #[serde(rename = "type")]
+    _type: Option<IgnoredAny>,
+    #[serde(rename = "reason")]
+    _reason: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BuffersSection {
+    tiny: Option<u32>,
+    small: Option<u32>,
+    large: Option<u32>,
+}
+
+/// A part of `routing`, which a person writes as one, and `show` as several.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RoutingPart {
+    enable: Option<Spanned<u32>>,
+    tiny: Option<u32>,
+    small: Option<u32>,
+    large: Option<u32>,
+    #[serde(rename = "cpt[0]")]
+    _pools: Option<IgnoredAny>,
+}
+
+struct Routing(Vec<RoutingPart>);
+
+/// A number, a word, or true and false, as text.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Scalar(String);
+
+impl<'de> Deserialize<'de> for Routing {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Routing, D::Error> {
+        struct OneOrMany;
+        impl<'de> Visitor<'de> for OneOrMany {
+            type Value = Routing;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("enable, tiny, small and large")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Routing, A::Error> {
+                RoutingPart::deserialize(MapAccessDeserializer::new(map)).map(|part| Routing(vec![part]))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Routing, A::Error> {
+                let mut parts = Vec::new();
+                while let Some(part) = seq.next_element()? {
+                    parts.push(part);
+                }
+                Ok(Routing(parts))
+            }
+        }
+        deserializer.deserialize_any(OneOrMany)
+    }
+}
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Scalar, D::Error> {
+        struct Any;
+        impl Visitor<'_> for Any {
+            type Value = Scalar;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a number or a word")
+            }
+            fn visit_bool<E>(self, value: bool) -> Result<Scalar, E> {
+                Ok(Scalar(u8::from(value).to_string()))
+            }
+            fn visit_i64<E>(self, value: i64) -> Result<Scalar, E> {
+                Ok(Scalar(value.to_string()))
+            }
+            fn visit_u64<E>(self, value: u64) -> Result<Scalar, E> {
+                Ok(Scalar(value.to_string()))
+            }
+            fn visit_f64<E>(self, value: f64) -> Result<Scalar, E> {
+                Ok(Scalar(value.to_string()))
+            }
+            fn visit_str<E>(self, value: &str) -> Result<Scalar, E> {
+                Ok(Scalar(value.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(Any)
+    }
+}
+
+/// Says in which line an error is.
+fn at<T, V>(place: &Spanned<T>, result: Result<V, String>) -> Result<V, String> {
+    result.map_err(|why| format!("line {}: {why}", place.referenced.line()))
+}
+
+impl Document {
+    fn check(self) -> Result<NetworkConfig, String> {
+        let mut config = NetworkConfig::default();
+        for section in self.net {
+            if let Some(net) = section.check()? {
+                match config.nets.iter().find(|other| other.network == net.network) {
+                    Some(_) => return Err(format!("net {} is there twice", net.network)),
+                    None => config.nets.push(net),
+                }
+            }
+        }
+        if let Some(networks) = &self.networks {
+            config.nets.extend(at(networks, parse_networks(&networks.value))?);
+        }
+        if let Some(rules) = &self.ip2nets {
+            config.rules = at(rules, parse_ip2nets(&rules.value))?;
+        }
+        for section in self.route {
+            config.routes.push(section.check()?);
+        }
+        if let Some(routes) = &self.routes {
+            config.routes.extend(at(routes, parse_routes(&routes.value))?);
+        }
+        if let Some(BuffersSection { tiny, small, large }) = self.buffers {
+            config.buffers = Buffers { tiny, small, large };
+        }
+        for part in self.routing.map_or_else(Vec::new, |routing| routing.0) {
+            part.take(&mut config)?;
+        }
+        for (name, value) in self.global.unwrap_or_default() {
+            if let Some(setting) = at(&value, check_setting(&name, &value.value.0))? {
+                config.settings.push(setting);
+            }
+        }
+        if let Some(peer) = self.peer.first() {
+            let why = "peers cannot be configured: Nacre learns their NIDs; lnetctl export --backup leaves them out";
+            return at(peer, Err(why.to_owned()));
+        }
+        if let Some(rule) = self.udsp.first() {
+            return at(rule, Err("this version has no selection policies (udsp)".to_owned()));
+        }
+        Ok(config)
+    }
+}
+
+impl NetSection {
+    /// None for `lo`, which every node has.
+    fn check(self) -> Result<Option<Net>, String> {
+        if self.network.value == "lo" {
+            return Ok(None);
+        }
+        let network = at(&self.network, parse_network(&self.network.value))?;
+        let mut net = Net { network, ..Net::default() };
+        for ni in self.interfaces {
+            for name in ni.interfaces.unwrap_or_default().into_values() {
+                let interface: Interface = at(&name, name.value.parse())?;
+                net.interfaces.push(match (interface, ni.port) {
+                    (Interface::Address(ip, None), port) => Interface::Address(ip, port),
+                    (Interface::Name(_), Some(_)) => {
+                        return at(&name, Err("a port needs the interface's address in place of its name".to_owned()));
+                    }
+                    (interface, _) => interface,
+                });
+            }
+            if let Some(tunables) = ni.tunables {
+                net.tunables = tunables.check()?;
+            }
+            for (name, value) in ni.driver.unwrap_or_default() {
+                at(&value, check_driver(&name, &value.value.0))?;
+            }
+        }
+        Ok(Some(net))
+    }
+}
+
+impl TunablesSection {
+    fn check(self) -> Result<Tunables, String> {
+        let number = |value: &Option<Spanned<u32>>| value.as_ref().map(|value| value.value);
+        let tunables = Tunables {
+            credits: number(&self.credits),
+            peer_credits: number(&self.peer_credits),
+            // Lustre's 0 means as many as the peer's credits, which is what a router begins with.
+            peer_buffer_credits: number(&self.peer_buffer_credits).filter(|credits| *credits != 0),
+        };
+        let places = [&self.credits, &self.peer_credits, &self.peer_buffer_credits];
+        if let Some(place) = places.into_iter().flatten().next() {
+            at(place, tunables.check())?;
+        }
+        let fixed = LnetOptions::default().peer_timeout.as_secs();
+        if let Some(timeout) = self.peer_timeout.filter(|timeout| timeout.value != fixed) {
+            return at(&timeout, Err(format!("peer_timeout is {fixed} and cannot be changed")));
+        }
+        Ok(tunables)
+    }
+}
+
+impl RouteSection {
+    fn check(self) -> Result<Route, String> {
+        let hops = match self.hop {
+            None | Some(-1) => None,
+            Some(hop) => Some(at(&self.net, u8::try_from(hop).map_err(|_| format!("{hop} hops")))?),
+        };
+        let network = at(&self.net, self.net.value.parse().map_err(|e| format!("{e}")))?;
+        let gateway = at(&self.gateway, self.gateway.value.parse().map_err(|e| format!("{e}")))?;
+        Ok(Route { network, gateway, hops, priority: self.priority.unwrap_or(0) })
+    }
+}
+
+impl RoutingPart {
+    fn take(self, config: &mut NetworkConfig) -> Result<(), String> {
+        let Buffers { tiny, small, large } = config.buffers;
+        // Lustre's 0 means the usual size.
+        let size = |of: Option<u32>, known: Option<u32>| of.filter(|size| *size != 0).or(known);
+        config.buffers =
+            Buffers { tiny: size(self.tiny, tiny), small: size(self.small, small), large: size(self.large, large) };
+        if let Some(enable) = &self.enable {
+            config.routing = match enable.value {
+                0 => Some(false),
+                // 3 is what Lustre shows where it passes messages on and has discovery.
+                1 | 3 => Some(true),
+                other => return at(enable, Err(format!("enable is 0 or 1, not {other}"))),
+            };
+        }
+        Ok(())
+    }
+}
+
+/// A line of `global`, checked. None for one that says how it is in any case.
+pub(crate) fn check_setting(name: &str, value: &str) -> Result<Option<(String, String)>, String> {
+    if let Some((_, fixed, why)) = FIXED.iter().find(|(fixed, ..)| *fixed == name) {
+        return if *fixed == value { Ok(None) } else { Err(format!("{name} is {fixed}: {why}")) };
+    }
+    Settings::default().set(name, value)?;
+    Ok(Some((name.to_owned(), value.to_owned())))
+}
+
+/// Settings of Lustre's that have one value here, and the reason.
+pub(crate) const FIXED: &[(&str, &str, &str)] = &[
+    ("numa_range", "0", "memory and processors are not grouped"),
+    (
+        "discovery",
+        "0",
+        "this version learns a peer's NIDs when it connects, and asks for them only with lnetctl discover",
+    ),
+];
+
+/// A line of `lnd tunables`: what the driver has cannot be changed by a file.
+fn check_driver(name: &str, value: &str) -> Result<(), String> {
+    let tcp = LnetOptions::default().tcp;
+    let fixed = match name {
+        "conns_per_peer" => tcp.conns_per_peer.to_string(),
+        "timeout" => tcp.timeout.as_secs().to_string(),
+        "tos" => "-1".to_owned(),
+        other => return Err(format!("lnd tunables have no {other}; they have conns_per_peer, timeout and tos")),
+    };
+    if value == fixed { Ok(()) } else { Err(format!("{name} is {fixed} and cannot be changed")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: &str = "\
+# of a router
+net:
+    - net type: lo
+    - net type: tcp1
+      local NI(s):
+        - interfaces:
+              0: eth0
+          tunables:
+              peer_timeout: 180
+              peer_credits: 8
+              peer_buffer_credits: 0
+              credits: 256
+          lnd tunables:
+              conns_per_peer: 1
+              tos: -1
+    - net type: tcp2
+      local NI(s):
+      -     nid: 10.2.0.11:7001@tcp2
+            status: up
+            interfaces:
+                  0: 10.2.0.11
+            port: 7001
+            statistics:
+                  send_count: 8
+route:
+    - net: tcp3
+      gateway: 10.2.0.13@tcp2
+      hop: -1
+      priority: 2
+      state: up
+      type: single-hop
+routing:
+    enable: 1
+    tiny: 0
+    small: 100
+global:
+    numa_range: 0
+    drop_asym_route: true
+    transaction_timeout: 150
+    router_ping_timeout: 2.5
+";
+
+    #[test]
+    fn a_file_says_networks_routes_and_settings() {
+        let config = parse_lnet_conf(FULL).unwrap();
+        let nets: Vec<_> = config.nets.iter().map(|n| (n.network.to_string(), n.interfaces[0].to_string())).collect();
+        assert_eq!(nets, [("tcp1".to_owned(), "eth0".to_owned()), ("tcp2".to_owned(), "10.2.0.11:7001".to_owned())]);
+        let tunables = Tunables { credits: Some(256), peer_credits: Some(8), peer_buffer_credits: None };
+        assert_eq!(config.nets[0].tunables, tunables);
+        assert_eq!(config.routes, ["tcp3 :2 10.2.0.13@tcp2".parse().unwrap()]);
+        assert_eq!((config.routing, config.buffers), (Some(true), Buffers { small: Some(100), ..Buffers::default() }));
+        let setting = |name: &str| config.settings.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+        let named = ["drop_asym_route", "transaction_timeout", "router_ping_timeout", "numa_range"].map(setting);
+        assert_eq!(named, [Some("1"), Some("150"), Some("2.5"), None]);
+    }
+
+    #[test]
+    fn the_options_of_lnet_are_strings_in_it() {
+        let config = parse_lnet_conf(
+            "networks: \"tcp1(eth0),tcp2(eth1)\"\nroutes: |\n  tcp3 1:2 10.2.0.[11-12]@tcp2\n  tcp4 10.1.0.9@tcp1\n",
+        );
+        let config = config.unwrap();
+        assert_eq!((config.nets.len(), config.routes.len()), (2, 3));
+        let config = parse_lnet_conf("ip2nets: \"tcp1 10.1.*.*; tcp2(eth1) 10.2.*.*\"\n").unwrap();
+        assert_eq!(config.rules.len(), 2);
+        for nothing in ["", "\n# nothing\n", "---\n"] {
+            assert_eq!(parse_lnet_conf(nothing), Ok(NetworkConfig::default()), "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn what_show_says_of_a_router_can_be_read_back() {
+        let text = "routing:\n    - cpt[0]:\n          tiny:\n              npages: 0\n    - enable: 1\nbuffers:\n    tiny: 2048\n    \
+                    small: 16384\n    large: 1024\n";
+        let config = parse_lnet_conf(text).unwrap();
+        let all = Buffers { tiny: Some(2048), small: Some(16_384), large: Some(1024) };
+        assert_eq!((config.routing, config.buffers), (Some(true), all));
+    }
+
+    #[test]
+    fn an_error_names_its_line() {
+        for (text, line, why) in [
+            ("net:\n  - net type: tcp1\n    local NI(s):\n      - interfaces: {0: eth 0}\n", 4, "neither an interface"),
+            ("net:\n  - net type: o2ib\n", 2, "no network o2ib"),
+            ("route:\n  - net: tcp2\n    gatway: 10.0.0.1@tcp\n", 3, "gatway"),
+            ("route:\n  - net: tcp2\n    gateway: here@tcp\n", 3, "here"),
+            ("\nroutes: \"tcp2 10.0.0.1\"\n", 2, "gateway"),
+            ("global:\n  retry_count: 2\n  retry_cuont: 3\n", 3, "there is no setting retry_cuont"),
+            ("global:\n  discovery: 1\n", 2, "discovery is 0"),
+            ("global:\n  retry_count: many\n", 2, "\"many\" is not a number"),
+            ("net:\n  - net type: tcp1\n    local NI(s):\n      - tunables: {peer_credits: 0}\n", 4, "peer_credits: 0"),
+            (
+                "net:\n  - net type: tcp1\n    local NI(s):\n      - lnd tunables: {conns_per_peer: 4}\n",
+                4,
+                "cannot be changed",
+            ),
+            ("routing: {enable: 2}\n", 1, "0 or 1"),
+            ("peer:\n  - primary nid: 10.0.0.1@tcp\n", 2, "peers cannot be configured"),
+            ("net: [\n", 1, ""),
+            ("nets: []\n", 1, "nets"),
+        ] {
+            let error = parse_lnet_conf(text).unwrap_err();
+            let named = error.contains(&format!("line {line}")) || error.contains(&format!("{line}:"));
+            assert!(named && error.contains(why), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! A network of a host: its interfaces, and the credits there.
+
+use nacre_base::Network;
+use nacre_base::nid::parse_address;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+
+/// A network of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Net {
+    /// The network.
+    pub network: Network,
+    /// Interfaces, or their addresses; without any, the host's first address that is not loopback.
+    pub interfaces: Vec<Interface>,
+    /// Credits.
+    pub tunables: Tunables,
+}
+
+impl Default for Net {
+    fn default() -> Net {
+        Net { network: Network::TCP, interfaces: Vec::new(), tunables: Tunables::default() }
+    }
+}
+
+/// Credits of a network; one that is none stays as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tunables {
+    /// Messages that the driver may have in hand.
+    pub credits: Option<u32>,
+    /// Messages that a peer may have been sent and not have taken.
+    pub peer_credits: Option<u32>,
+    /// Messages of a peer that a router holds.
+    pub peer_buffer_credits: Option<u32>,
+}
+
+impl Tunables {
+    /// Says what is wrong with the numbers.
+    pub fn check(&self) -> Result<(), String> {
+        for (name, value, most) in [
+            ("credits", self.credits, 1 << 20),
+            ("peer_credits", self.peer_credits, 256),
+            ("peer_buffer_credits", self.peer_buffer_credits, 1 << 20),
+        ] {
+            if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
+                return Err(format!("{name}: {value} is not a number from 1 to {most}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An interface of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Interface {
+    /// By its name: its first address is meant.
+    Name(String),
+    /// By its address, with a port where that is not the usual one.
+    Address(IpAddr, Option<u16>),
+}
+
+impl std::str::FromStr for Interface {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Interface, String> {
+        if let Some((ip, port)) = parse_address(text) {
+            return Ok(Interface::Address(ip, port));
+        }
+        let is_fine = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
+        match text.is_empty() || text.len() > 15 || !text.chars().all(is_fine) {
+            true => Err(format!("{text:?} is neither an interface, such as eth0, nor an address of one")),
+            false => Ok(Interface::Name(text.to_owned())),
+        }
+    }
+}
+
+impl std::fmt::Display for Interface {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Interface::Name(name) => f.write_str(name),
+            Interface::Address(ip, Some(port)) => SocketAddr::new(*ip, *port).fmt(f),
+            Interface::Address(ip, None) => ip.fmt(f),
+        }
+    }
+}
