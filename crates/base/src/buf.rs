@@ -250,9 +250,9 @@ impl Payload {
 
 impl From<Bytes> for Payload {
     fn from(b: Bytes) -> Payload {
-        let mut p = Payload::new();
-        p.push(b);
-        p
+        // Room for one piece and no more: most messages have no other, and many wait at the same time.
+        let len = b.len();
+        Payload { pieces: if len == 0 { Vec::new() } else { vec![b] }, len }
     }
 }
 

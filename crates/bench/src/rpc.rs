@@ -221,12 +221,12 @@ impl Pair {
         let flags = connect_flags::MULTI_MODIFY_RPCS;
         let import = client.rpc().import(ImportConfig {
             client: Uuid([2; 16]),
-            client_name: "bench".to_owned(),
-            target: "bench-OST0000".to_owned(),
-            nids: vec![nid],
+            client_name: "bench".into(),
+            target: "bench-OST0000".into(),
+            nids: [nid].into(),
             kind: TargetKind::Ost,
-            data: ConnectData { flags, ..ConnectData::default() },
-            label: "bench".to_owned(),
+            data: ConnectData { flags, ..ConnectData::default() }.into(),
+            label: "bench".into(),
         });
         Ok(Pair { server, client, import, _served: served })
     }

@@ -8,6 +8,7 @@ mod fsck;
 mod lctl;
 mod lfs;
 mod lnetctl;
+mod mgs;
 mod mkfs;
 mod mount;
 mod network;
@@ -53,7 +54,7 @@ enum Command {
     /// Check and repair stopped targets
     Fsck(fsck::Fsck),
     /// Run a management server
-    Mgs(servers::Serve),
+    Mgs(mgs::Mgs),
     /// Run a metadata server
     Mds(servers::Serve),
     /// Run an object storage server
@@ -124,7 +125,7 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Mkfs(a) => mkfs::main(a),
         Command::Tunefs(a) => tunefs::main(a),
         Command::Fsck(a) => fsck::main(a),
-        Command::Mgs(a) => servers::main(servers::Role::Mgs, a),
+        Command::Mgs(a) => mgs::main(a),
         Command::Mds(a) => servers::main(servers::Role::Mds, a),
         Command::Oss(a) => servers::main(servers::Role::Oss, a),
         Command::Router(a) => router::main(a),

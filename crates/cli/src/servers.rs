@@ -14,13 +14,13 @@ use std::process::ExitCode;
 #[derive(clap::Args, Debug)]
 pub(crate) struct Serve {
     #[command(flatten)]
-    network: NetworkArgs,
+    pub(crate) network: NetworkArgs,
     /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Everybody who can connect may read them
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
-    metrics: MetricsAddress,
+    pub(crate) metrics: MetricsAddress,
     /// Directories formatted with `nacre mkfs`
     #[arg(required = true)]
-    dirs: Vec<PathBuf>,
+    pub(crate) dirs: Vec<PathBuf>,
 }
 
 /// Role of the server.

@@ -39,6 +39,7 @@ pub use flock::{FlockConflict, FlockKind, FlockRequest};
 pub use llite::{Client, MountConfig, MountError, Reported};
 pub use lov::FILE_SIZE_MAX;
 pub use mount::callback_service::CALLBACK_SERVICE;
+pub use mount::connection::connect_data_for;
 pub use mount::invalidate::Invalidate;
 pub use nacre_wire::mds::open_flags;
 pub use nacre_wire::ost::fallocate_mode;

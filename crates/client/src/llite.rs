@@ -170,7 +170,7 @@ impl Client {
         let mount = Arc::new(Mount {
             node: node.clone(),
             client: config.client.unwrap_or_else(|| Uuid::from_random(rt.random(), rt.random())),
-            client_name: config.client_name.clone(),
+            client_name: config.client_name.as_str().into(),
             // 16 digits beginning with ffff, as scripts written for Lustre expect.
             instance: format!("ffff{:012x}", rt.random() >> 16),
             params: config.params.clone(),

@@ -26,7 +26,7 @@ pub(crate) struct Mount {
     /// The mount's own scope: its tasks end with it.
     pub(crate) rt: Rt,
     pub(crate) client: Uuid,
-    pub(crate) client_name: String,
+    pub(crate) client_name: Arc<str>,
     /// Tells the mounts of one node apart in parameter names, as Lustre's kernel addresses do: `ffff0123456789ab`.
     pub(crate) instance: String,
     /// Where the mount's parameters are registered; none if it has no parameters, which take memory.

@@ -687,9 +687,9 @@ mod tests {
         c.handle_send(A, 1, 1);
         c.handle_send(A, 1, 2);
         c.handle_send(B, 1, 3);
-        c.now = c.now + Duration::from_micros(700);
+        c.now += Duration::from_micros(700);
         assert_eq!(c.handle_done(A), [Some(3), None], "the second waits for the interface now");
-        c.now = c.now + Duration::from_micros(5);
+        c.now += Duration::from_micros(5);
         assert_eq!(c.handle_done(B), [Some(2), None]);
         let [peer, interface] = c.credits.waits();
         assert_eq!((peer.total_us, peer.counts[10]), (700, 1));

@@ -174,6 +174,9 @@ impl Routing {
     fn new(settings: &Settings, now: Time) -> Routing {
         let mut gateways = Gateways::new(settings.alive_router_check_interval);
         gateways.set_rules(settings.alive_router_check_interval, settings.gateways, now);
+        // Where gateways are not pinged, a router does not ping its neighbours either: nothing is judged by its silence.
+        let is_off = settings.alive_router_check_interval.is_zero();
+        let watch = Gateways::new(if is_off { Duration::ZERO } else { LINK_INTERVAL });
         Routing {
             routes: RwLock::default(),
             gateways: Mutex::new(gateways),
@@ -181,7 +184,7 @@ impl Routing {
             router: Mutex::new(None),
             announces: AtomicBool::new(false),
             forwards: AtomicBool::new(false),
-            links: Mutex::new(Links { watch: Gateways::new(LINK_INTERVAL), recent: FxHashMap::default() }),
+            links: Mutex::new(Links { watch, recent: FxHashMap::default() }),
             losses: Mutex::default(),
             told_ways: Mutex::default(),
             watcher: Mutex::new(None),

@@ -126,6 +126,7 @@ impl SimNet {
             sequence: 0,
             sleeping_until: Time::FAR_FUTURE,
             stats: SimNetStats::default(),
+            watch: None,
         };
         let shared = Arc::new(Shared { rt: rt.clone(), state: Mutex::new(state), earlier: Notify::new() });
         drop(rt.spawn(run(shared.clone())));
@@ -156,6 +157,11 @@ impl SimNet {
         if let Some(member) = self.0.state.lock().nodes.get_mut(&node) {
             member.taking = taking;
         }
+    }
+
+    /// Has `watch` called for each message that a node sends, and for each that it receives. It must not use the network.
+    pub fn watch(&self, watch: impl Fn(Time, u32) + Send + Sync + 'static) {
+        self.0.state.lock().watch = Some(Arc::new(watch));
     }
 
     /// Lets nothing pass between the two sets.
@@ -300,7 +306,12 @@ struct State {
     sequence: u64,
     sleeping_until: Time,
     stats: SimNetStats,
+    /// See [`SimNet::watch`].
+    watch: Option<Watch>,
 }
+
+/// Called with the time and the number of a node.
+type Watch = Arc<dyn Fn(Time, u32) + Send + Sync>;
 
 struct Member {
     node: Weak<LnetNode>,
@@ -400,6 +411,7 @@ impl Shared {
             drop(s);
             return self.wake(wake);
         }
+        s.tell_watch(now, from);
         let message = out.take_message();
         let sent = s.leave(from, now, wire_size(&message));
         let mut wake = false;
@@ -527,10 +539,14 @@ impl State {
             self.push(at, Event::Deliver(flight));
             return Arrival::Later;
         }
-        self.deliver(flight)
+        self.deliver(flight, now)
     }
 
-    fn deliver(&mut self, flight: Flight) -> Arrival {
+    fn tell_watch(&self, now: Time, node: u32) {
+        self.watch.iter().for_each(|watch| watch(now, node));
+    }
+
+    fn deliver(&mut self, flight: Flight, now: Time) -> Arrival {
         let life = |n: u32| self.nodes.get(&n).map(|m| m.life);
         let alive = (life(flight.from), life(flight.to)) == (Some(flight.lives.0), Some(flight.lives.1));
         if !alive || self.is_cut(flight.from, flight.to) {
@@ -538,6 +554,7 @@ impl State {
         }
         let node = self.nodes.get(&flight.to).and_then(|m| m.node.upgrade()).filter(|n| !n.rt.is_dead());
         let Some(node) = node else { return self.lose(flight) };
+        self.tell_watch(now, flight.to);
         self.stats.delivered += 1;
         self.stats.bytes += flight.message.payload.len() as u64;
         Arrival::At(node, flight)
@@ -612,7 +629,7 @@ fn handle(net: &Arc<Shared>, mut s: MutexGuard<'_, State>, event: Event, now: Ti
         }
         Event::Fault(fault) => return s.apply(fault),
         Event::Arrive(flight) => s.arrive(flight, now),
-        Event::Deliver(flight) => s.deliver(flight),
+        Event::Deliver(flight) => s.deliver(flight, now),
     };
     let (network, credits_return) = (s.options.network, s.options.credits_return);
     let taking = match &arrival {

@@ -264,12 +264,12 @@ impl Osp {
         let data = ConnectData { flags, ..ConnectData::default() };
         let import = target.node().import(ImportConfig {
             client: target.uuid(),
-            client_name: target.name().to_string(),
-            target: entry.target.clone(),
-            nids: entry.nids.clone(),
+            client_name: target.name().to_string().into(),
+            target: entry.target.as_str().into(),
+            nids: entry.nids.as_slice().into(),
             kind: TargetKind::Ost,
-            data: ConnectData { max_modify_rpcs: 8, ..data },
-            label: format!("{}-osc-MDT{:04x}", entry.target, target.name().index),
+            data: ConnectData { max_modify_rpcs: 8, ..data }.into(),
+            label: format!("{}-osc-MDT{:04x}", entry.target, target.name().index).into(),
         });
         import.list_in(target.params());
         Osp {

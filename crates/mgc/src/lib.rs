@@ -2,6 +2,7 @@
 //! sequences. Every client and every target has one. It knows nothing of data.
 
 mod settings;
+mod versions;
 
 pub use settings::Settings;
 
@@ -10,10 +11,9 @@ use nacre_ptlrpc::{
     AskLeases, AskMgs, CallOptions, Import, ImportConfig, LeasesFollowed, RENEWAL, RpcError, RpcNode, Servers,
 };
 use nacre_rt::Task;
-use nacre_wire::connect::ConnectData;
 use nacre_wire::mgs::{
-    ChangeReply, Config, ConfigRead, LeaseReply, Reason, ReplaceNids, SeqQuery, SeqReply, SetParam, TargetReg,
-    TargetRegReply,
+    ChangeReply, Config, ConfigRead, ConfigReply, LeaseReply, Reason, ReplaceNids, SeqQuery, SeqReply, SetParam,
+    TargetReg, TargetRegReply,
 };
 use nacre_wire::{Field, Opcode};
 use parking_lot::Mutex;
@@ -66,12 +66,12 @@ impl Mgc {
         let nid = mgs.first().map_or_else(|| Nid::LO.to_string(), Nid::to_string);
         let import = node.import(ImportConfig {
             client,
-            client_name: name.to_owned(),
-            target: TargetName::mgs().to_string(),
-            nids: mgs,
+            client_name: name.into(),
+            target: TargetName::mgs().to_string().into(),
+            nids: mgs.into(),
             kind: TargetKind::Mgt,
-            data: ConnectData::default(),
-            label: format!("MGC{nid}"),
+            data: Arc::default(),
+            label: format!("MGC{nid}").into(),
         });
         Arc::new(Mgc {
             node: node.clone(),
@@ -90,14 +90,16 @@ impl Mgc {
 
     /// The current configuration.
     pub async fn config(&self, fsname: &str) -> Result<Config, RpcError> {
-        self.read_config(fsname, (0, 0), Duration::ZERO).await
+        let nothing = Config { fsname: fsname.to_owned(), ..Config::default() };
+        Ok(self.ask_for_newer(&nothing, Duration::ZERO).await?.config)
     }
 
-    /// `known` are the versions of the configuration and of the set of silent targets that are known already.
-    async fn read_config(&self, fsname: &str, known: (u64, u64), wait: Duration) -> Result<Config, RpcError> {
-        let (version, silent_version) = known;
-        let body = ConfigRead { fsname: fsname.to_owned(), version, silent_version, wait_ms: wait.as_millis() as u32 };
-        Ok(self.import.call::<Config>(Opcode::MgsConfigRead, &body, CallOptions::default()).await?.body)
+    /// Asks for what is newer than `known`.
+    async fn ask_for_newer(&self, known: &Config, wait: Duration) -> Result<ConfigReply, RpcError> {
+        let Config { version, silent_version, .. } = *known;
+        let body =
+            ConfigRead { fsname: known.fsname.clone(), version, silent_version, wait_ms: wait.as_millis() as u32 };
+        Ok(self.import.call::<ConfigReply>(Opcode::MgsConfigRead, &body, CallOptions::default()).await?.body)
     }
 
     /// The configuration, kept current by a task of this Mgc. Version 0 until the MGS has answered once.
@@ -121,7 +123,7 @@ impl Mgc {
                 let import = mgc.upgrade().ok_or(RpcError::Closed)?.import.clone();
                 let body = ConfigRead { fsname, ..ConfigRead::default() };
                 let options = CallOptions { deadline: Some(ASK_DEADLINE), ..CallOptions::default() };
-                Ok(import.call::<Config>(Opcode::MgsConfigRead, &body, options).await?.body)
+                Ok(import.call::<ConfigReply>(Opcode::MgsConfigRead, &body, options).await?.body.config)
             })
         });
         Servers::new(self.node.rt(), self.watch(fsname), ask)
@@ -204,12 +206,12 @@ async fn change(node: &RpcNode, opcode: Opcode, body: &impl Field) -> Result<(),
     let rt = node.rt();
     let import = node.import(ImportConfig {
         client: Uuid::from_random(rt.random(), rt.random()),
-        client_name: "lctl".to_owned(),
-        target: TargetName::mgs().to_string(),
-        nids: vec![Nid::LO],
+        client_name: "lctl".into(),
+        target: TargetName::mgs().to_string().into(),
+        nids: [Nid::LO].into(),
         kind: TargetKind::Mgt,
-        data: ConnectData::default(),
-        label: "MGC-lctl".to_owned(),
+        data: Arc::default(),
+        label: "MGC-lctl".into(),
     });
     let options = CallOptions { deadline: Some(KEEP_DEADLINE), ..CallOptions::default() };
     let answer = import.call::<ChangeReply>(opcode, body, options).await;
@@ -230,25 +232,24 @@ async fn follow(mgc: std::sync::Weak<Mgc>, node: RpcNode, sender: Arc<watch::Sen
         let earlier = RENEWAL / 4 * (node.rt().random() % 1024) as u32 / 1024;
         let wait = if known.version == 0 { Duration::ZERO } else { RENEWAL - earlier };
         let sent = node.rt().now();
-        let answer = mgc.read_config(&known.fsname, (known.version, known.silent_version), wait).await;
+        let answer = mgc.ask_for_newer(&known, wait).await;
         if answer.is_ok() {
             node.renew_lease(mgc.client, sent);
         }
         match answer {
-            Ok(config) if config.version != known.version => {
-                sender.send_replace(Arc::new(config));
-            }
-            Ok(Config { silent_version, silent, .. }) if known.version != 0 => {
-                if silent_version != known.silent_version {
-                    sender.send_replace(Arc::new(Config { silent_version, silent, ..Config::clone(&known) }));
+            // There is no configuration yet: ask again later.
+            Ok(reply) if reply.config.version == 0 && known.version == 0 => {}
+            Ok(reply) => {
+                if let Some(config) = versions::updated(&known, reply) {
+                    sender.send_replace(Arc::new(config));
                 }
+                continue;
             }
             Err(RpcError::Closed) => return,
-            // There is no configuration yet, or no MGS: ask again later.
-            Ok(_) | Err(_) => {
-                drop(mgc);
-                node.rt().sleep(RETRY_PAUSE).await;
-            }
+            // There is no MGS: ask again later.
+            Err(_) => {}
         }
+        drop(mgc);
+        node.rt().sleep(RETRY_PAUSE).await;
     }
 }

@@ -1,28 +1,20 @@
-//! The configuration that the MGS keeps, as keys and values in one table, with synchronous functions over a
-//! transaction. The interface is that of a small versioned key-value store (put, get by prefix, one version per file
-//! system), so that another store can be put behind it.
+//! The rules of the configuration: keys and values with one version per file system, and synchronous functions that read
+//! them and make changes on trial ([`Draft`]). A store keeps them and carries the changes out (`store`).
 //!
 //! Keys: `version/<fs>` u64; `target/<fs>/<name>` [`TargetEntry`] and object sequence; `param/<fs>/<path>` text, where an
-//! empty `<fs>` stands for all; `sequence/next` u64.
+//! empty `<fs>` stands for all; `sequence/next` u64. In a store that several MGSs share also `mgs/instance` u64, the number of starts,
+//! and `mgs/uuid`.
 
+use crate::draft::Draft;
+use crate::error::{ConfigError, HOST_MAX, NIDS_MAX};
 use bytes::Bytes;
 use nacre_base::param::Params;
-use nacre_base::param::declared::Undeclared;
 use nacre_base::{Fid, Nid, TargetKind, TargetName, Uuid};
 use nacre_lnet::MAX_PAYLOAD;
-use nacre_osd::{OsdError, Table, Transaction};
 use nacre_wire::mgs::{Config, ReplaceNids, SeqReply, SetParam, TargetEntry, TargetReg};
 use nacre_wire::{decode, encode};
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 
-/// The table that all keys are in.
-pub(crate) const CONFIG: Table = Table("config");
-
-/// Most NIDs of a target, those of its service nodes included.
-const NIDS_MAX: usize = 16;
-/// Longest host name of a target, in bytes; the longest that Linux has.
-const HOST_MAX: usize = 64;
 /// Most bytes of a file system's encoded configuration that a new target may lead to. Anybody may register new OSTs, and a
 /// configuration that did not fit into a reply could be read by nobody. There is room for several thousand targets.
 const BYTES_FOR_NEW: usize = 512 << 10;
@@ -31,114 +23,25 @@ const BYTES_FOR_NEW: usize = 512 << 10;
 const BYTES_MAX: usize = 768 << 10;
 const _: () = assert!(BYTES_FOR_NEW < BYTES_MAX && BYTES_MAX < MAX_PAYLOAD / 8 * 7, "a reply has room for it");
 
-/// Reason why a change of the configuration was refused.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The storage failed.
-    #[error(transparent)]
-    Osd(#[from] OsdError),
-    /// Another target has this name.
-    #[error("{name} is registered with other storage (uuid {known}): remove it there or give this one another index")]
-    OtherStorage {
-        /// The name.
-        name: String,
-        /// Uuid of the storage that has it.
-        known: Uuid,
-    },
-    /// A registered target asks from a node that is not one of its nodes.
-    #[error(
-        "{target} asks to be registered at {from}, but its nodes are {nids:?}: if it was moved, \
-         run `lctl replace_nids {target} {from}` on the MGS's node, else somebody has its name"
-    )]
-    OtherNode {
-        /// The target.
-        target: String,
-        /// Where the request came from.
-        from: Nid,
-        /// The nodes that it may be registered from.
-        nids: Vec<Nid>,
-    },
-    /// A registration does not name the node that it comes from.
-    #[error("{from} asks to register {target} at other nodes than itself")]
-    Stranger {
-        /// The target.
-        target: String,
-        /// Where the request came from.
-        from: Nid,
-    },
-    /// A node that serves no MDT of a file system asks to be a further MDT of it.
-    #[error(
-        "{from} asks to be {target}, but this file system has an MDT, and {from} serves none: start {target} on a node \
-         that serves an MDT, or on the MGS's node"
-    )]
-    FurtherMdt {
-        /// The target.
-        target: String,
-        /// Where the request came from.
-        from: Nid,
-    },
-    /// A target has too many NIDs, or too long a host name.
-    #[error(
-        "{target} names {nids} NIDs and a host name of {host} bytes: a target may have {NIDS_MAX} NIDs and {HOST_MAX} bytes"
-    )]
-    TooLong {
-        /// The target.
-        target: String,
-        /// Number of its NIDs.
-        nids: usize,
-        /// Length of its host name.
-        host: usize,
-    },
-    /// The configuration would become too large for a reply.
-    #[error(
-        "the configuration of {fsname} would take {bytes} bytes, and may take {most}: it has too many targets or settings"
-    )]
-    TooLarge {
-        /// The file system.
-        fsname: String,
-        /// Size that the change would lead to.
-        bytes: usize,
-        /// The limit for such a change.
-        most: usize,
-    },
-    /// A target that is to be changed is not known, or would have no NID.
-    #[error("{0} is not registered, or no NID was given for it")]
-    NoTarget(String),
-    /// A sequence's successor is asked for by a node that does not serve the target, or after a sequence it never had.
-    #[error("{0} is not served by the node that asks for its next sequence, or never had the one that it names")]
-    NotYours(String),
-    /// A stored record that cannot be decoded.
-    #[error("the record of {0} is damaged")]
-    Damaged(String),
-    /// A text that is not a target's name.
-    #[error("{0:?} is not a target's name")]
-    BadName(String),
-    /// A text that is not a file system's name.
-    #[error("{0:?} is not a file system's name: 1 to 8 letters, digits, - or _")]
-    BadFsname(String),
-    /// A setting that cannot be kept.
-    #[error(transparent)]
-    Undeclared(#[from] Undeclared),
-    /// A setting that is to be removed is not there.
-    #[error("{0} is not set")]
-    NotSet(String),
-}
-
 fn key(parts: &[&str]) -> Vec<u8> {
     parts.join("/").into_bytes()
 }
 
-fn get_u64(tx: &dyn Transaction, key: &[u8]) -> Result<Option<u64>, ConfigError> {
-    let Some(v) = tx.get(CONFIG, key)? else { return Ok(None) };
-    let bytes: Result<[u8; 8], _> = v[..].try_into();
+fn get_u64(draft: &Draft, key: &[u8]) -> Result<Option<u64>, ConfigError> {
+    let Some(v) = draft.get(key) else { return Ok(None) };
     let damaged = |_| ConfigError::Damaged(String::from_utf8_lossy(key).into_owned());
-    Ok(Some(u64::from_le_bytes(bytes.map_err(damaged)?)))
+    Ok(Some(u64::from_le_bytes(v.try_into().map_err(damaged)?)))
 }
 
-fn bump_version(tx: &mut dyn Transaction, fsname: &str) -> Result<(), ConfigError> {
-    let k = key(&["version", fsname]);
-    let next = get_u64(tx, &k)?.unwrap_or(0) + 1;
-    Ok(tx.put(CONFIG, &k, &next.to_le_bytes())?)
+/// Version of a file system's configuration; 0 if nothing ever registered.
+pub(crate) fn version(draft: &Draft, fsname: &str) -> Result<u64, ConfigError> {
+    Ok(get_u64(draft, &key(&["version", fsname]))?.unwrap_or(0))
+}
+
+fn bump_version(draft: &mut Draft, fsname: &str) -> Result<(), ConfigError> {
+    let next = version(draft, fsname)? + 1;
+    draft.put(&key(&["version", fsname]), &next.to_le_bytes());
+    Ok(())
 }
 
 /// Source of a registration.
@@ -150,19 +53,13 @@ pub(crate) enum From {
     Peer(Nid),
 }
 
-/// Returns whether the target has a record under the name that it gives.
-pub(crate) fn is_known(tx: &dyn Transaction, reg: &TargetReg) -> Result<bool, ConfigError> {
-    let name: TargetName = reg.target.parse().map_err(|_| ConfigError::BadName(reg.target.clone()))?;
-    Ok(tx.get(CONFIG, &key(&["target", &name.fsname, &reg.target]))?.is_some())
-}
-
 /// Adds or updates a target. Returns its object sequence (0 for an MDT).
 ///
 /// A registration must name the node that it comes from. A known target can be registered only from one of the nodes
 /// that it was last registered with, service nodes included. The list decides which nodes are servers. So a further
 /// MDT, which may create and destroy objects, can be added only by a node that already serves an MDT of the file system,
 /// or by the MGS's own node. A node that serves an OST proves nothing, because anybody may register a new OST.
-pub(crate) fn register(tx: &mut dyn Transaction, reg: &TargetReg, from: From) -> Result<u64, ConfigError> {
+pub(crate) fn register(tx: &mut Draft, reg: &TargetReg, from: From) -> Result<u64, ConfigError> {
     let bad_name = || ConfigError::BadName(reg.target.clone());
     let name: TargetName = reg.target.parse().map_err(|_| bad_name())?;
     // A second spelling of a name, such as OST+000, would be a second target with the first one's index.
@@ -170,10 +67,11 @@ pub(crate) fn register(tx: &mut dyn Transaction, reg: &TargetReg, from: From) ->
         return Err(bad_name());
     }
     let k = key(&["target", &name.fsname, &reg.target]);
-    let known = match tx.get(CONFIG, &k)? {
-        Some(v) => Some(decode_target(&reg.target, &v)?),
-        None => None,
-    };
+    let known = tx.get(&k).map(|v| decode_target(&reg.target, v)).transpose()?;
+    // A known target may come back however full the MGS is, because its record is only replaced.
+    if known.is_some() {
+        tx.use_reserve();
+    }
     if let From::Peer(nid) = from {
         check_node(tx, reg, &name, known.as_ref().map(|(entry, _)| entry), nid)?;
     }
@@ -195,7 +93,7 @@ pub(crate) fn register(tx: &mut dyn Transaction, reg: &TargetReg, from: From) ->
         None => 0,
     };
     if known.as_ref().is_none_or(|(old, _)| *old != entry) {
-        tx.put(CONFIG, &k, &encode(&(entry, object_seq)))?;
+        tx.put(&k, &encode(&(entry, object_seq)));
         bump_version(tx, &name.fsname)?;
     }
     Ok(object_seq)
@@ -203,7 +101,7 @@ pub(crate) fn register(tx: &mut dyn Transaction, reg: &TargetReg, from: From) ->
 
 /// Checks that the target is not too large, and that the configuration with it is not, before anything is changed. A
 /// target that takes no more room than before is never refused, so that it can come back even to a full configuration.
-fn check_size(tx: &dyn Transaction, fsname: &str, entry: &TargetEntry, most: usize) -> Result<(), ConfigError> {
+fn check_size(tx: &Draft, fsname: &str, entry: &TargetEntry, most: usize) -> Result<(), ConfigError> {
     let (target, nids, host) = (&entry.target, entry.nids.len(), entry.host.len());
     if nids > NIDS_MAX || host > HOST_MAX {
         return Err(ConfigError::TooLong { target: target.clone(), nids, host });
@@ -223,7 +121,7 @@ fn check_growth(config: &Config, old: usize, new: usize, most: usize) -> Result<
 }
 
 fn check_node(
-    tx: &dyn Transaction,
+    tx: &Draft,
     reg: &TargetReg,
     name: &TargetName,
     known: Option<&TargetEntry>,
@@ -247,18 +145,18 @@ fn check_node(
     }
 }
 
-fn targets(tx: &dyn Transaction, fsname: &str) -> Result<Vec<TargetEntry>, ConfigError> {
-    let found = with_prefix(tx, &key(&["target", fsname, ""]))?;
+fn targets(tx: &Draft, fsname: &str) -> Result<Vec<TargetEntry>, ConfigError> {
+    let found = tx.with_prefix(&key(&["target", fsname, ""]));
     found.iter().map(|(name, value)| Ok(decode_target(name, value)?.0)).collect()
 }
 
 /// Returns whether a target of this name and storage is known, and `nid` is one of its nodes.
-pub(crate) fn is_listed(tx: &dyn Transaction, uuid: Uuid, name: &str, nid: Nid) -> Result<bool, ConfigError> {
+pub(crate) fn is_listed(tx: &Draft, uuid: Uuid, name: &str, nid: Nid) -> Result<bool, ConfigError> {
     Ok(entry_of(tx, name)?.is_some_and(|entry| entry.uuid == uuid && entry.nids.contains(&nid)))
 }
 
 /// Of these names of targets, those of which `nid` is a node.
-pub(crate) fn listed_at(tx: &dyn Transaction, names: &[String], nid: Nid) -> Result<Vec<String>, ConfigError> {
+pub(crate) fn listed_at(tx: &Draft, names: &[String], nid: Nid) -> Result<Vec<String>, ConfigError> {
     let mut listed = Vec::new();
     for name in names {
         if entry_of(tx, name)?.is_some_and(|entry| entry.nids.contains(&nid)) {
@@ -268,39 +166,35 @@ pub(crate) fn listed_at(tx: &dyn Transaction, names: &[String], nid: Nid) -> Res
     Ok(listed)
 }
 
-fn entry_of(tx: &dyn Transaction, name: &str) -> Result<Option<TargetEntry>, ConfigError> {
+/// A target as it is listed now.
+pub(crate) fn entry_of(tx: &Draft, name: &str) -> Result<Option<TargetEntry>, ConfigError> {
     let Ok(parsed) = name.parse::<TargetName>() else { return Ok(None) };
-    let Some(value) = tx.get(CONFIG, &key(&["target", &parsed.fsname, name]))? else { return Ok(None) };
-    Ok(Some(decode_target(name, &value)?.0))
+    let Some(value) = tx.get(&key(&["target", &parsed.fsname, name])) else { return Ok(None) };
+    Ok(Some(decode_target(name, value)?.0))
 }
 
 /// Replaces the NIDs of a target that was moved.
-pub(crate) fn replace_nids(tx: &mut dyn Transaction, replaced: &ReplaceNids) -> Result<(), ConfigError> {
+pub(crate) fn replace_nids(tx: &mut Draft, replaced: &ReplaceNids) -> Result<(), ConfigError> {
     let target = &replaced.target;
     let name: TargetName = target.parse().map_err(|_| ConfigError::BadName(target.clone()))?;
     let k = key(&["target", &name.fsname, target]);
-    let value = tx.get(CONFIG, &k)?.ok_or_else(|| ConfigError::NoTarget(target.clone()))?;
-    let (entry, object_seq) = decode_target(target, &value)?;
+    let value = tx.get(&k).ok_or_else(|| ConfigError::NoTarget(target.clone()))?;
+    let (entry, object_seq) = decode_target(target, value)?;
     if replaced.nids.is_empty() {
         return Err(ConfigError::NoTarget(target.clone()));
     }
     let entry = TargetEntry { nids: replaced.nids.clone(), ..entry };
     check_size(tx, &name.fsname, &entry, BYTES_MAX)?;
-    tx.put(CONFIG, &k, &encode(&(entry, object_seq)))?;
+    tx.put(&k, &encode(&(entry, object_seq)));
     bump_version(tx, &name.fsname)
 }
 
 /// The sequence that follows `used_up` at an OST, for a node that serves it.
-pub(crate) fn succeed(
-    tx: &mut dyn Transaction,
-    target: &str,
-    used_up: u64,
-    from: From,
-) -> Result<SeqReply, ConfigError> {
+pub(crate) fn succeed(tx: &mut Draft, target: &str, used_up: u64, from: From) -> Result<SeqReply, ConfigError> {
     let name: TargetName = target.parse().map_err(|_| ConfigError::BadName(target.to_owned()))?;
     let k = key(&["target", &name.fsname, target]);
-    let known = tx.get(CONFIG, &k)?.ok_or_else(|| ConfigError::NotYours(target.to_owned()))?;
-    let (entry, current) = decode_target(target, &known)?;
+    let known = tx.get(&k).ok_or_else(|| ConfigError::NotYours(target.to_owned()))?;
+    let (entry, current) = decode_target(target, known)?;
     let is_served = match from {
         From::Here => true,
         From::Peer(nid) => entry.nids.contains(&nid),
@@ -312,7 +206,7 @@ pub(crate) fn succeed(
         return Ok(SeqReply { first: current, count: 1 });
     }
     let lease = lease(tx, 1)?;
-    tx.put(CONFIG, &k, &encode(&(entry, lease.first)))?;
+    tx.put(&k, &encode(&(entry, lease.first)));
     Ok(lease)
 }
 
@@ -321,75 +215,81 @@ fn decode_target(name: &str, value: &[u8]) -> Result<(TargetEntry, u64), ConfigE
 }
 
 /// Leases `count` sequences.
-pub(crate) fn lease(tx: &mut dyn Transaction, count: u32) -> Result<SeqReply, ConfigError> {
+pub(crate) fn lease(tx: &mut Draft, count: u32) -> Result<SeqReply, ConfigError> {
     let first = get_u64(tx, b"sequence/next")?.unwrap_or(Fid::SEQ_NORMAL);
-    tx.put(CONFIG, b"sequence/next", &(first + u64::from(count)).to_le_bytes())?;
+    tx.put(b"sequence/next", &(first + u64::from(count)).to_le_bytes());
     Ok(SeqReply { first, count })
 }
 
 /// Sets or removes a parameter, which must be a declared one, with a value in its range.
-pub(crate) fn set_param(tx: &mut dyn Transaction, declared: &Params, param: &SetParam) -> Result<(), ConfigError> {
+pub(crate) fn set_param(tx: &mut Draft, declared: &Params, param: &SetParam) -> Result<(), ConfigError> {
     if !param.fsname.is_empty() && !TargetName::is_fsname(&param.fsname) {
         return Err(ConfigError::BadFsname(param.fsname.clone()));
     }
     match &param.value {
         Some(value) => {
             let name = declared.check_kept(&param.name, value)?;
-            let affected = if param.fsname.is_empty() { file_systems(tx)? } else { vec![param.fsname.clone()] };
+            let affected = if param.fsname.is_empty() { file_systems(tx) } else { vec![param.fsname.clone()] };
             for fsname in affected {
                 let config = read(tx, &fsname)?;
                 let old = config.params.iter().find(|(known, _)| *known == name).map_or(0, |kept| encode(kept).len());
                 let new = encode(&(name.clone(), value.trim().to_owned())).len();
                 check_growth(&config, old, new, BYTES_MAX)?;
             }
-            tx.put(CONFIG, &key(&["param", &param.fsname, &name]), value.trim().as_bytes())?;
+            tx.put(&key(&["param", &param.fsname, &name]), value.trim().as_bytes());
         }
         // Any setting may be removed, even one that was kept before parameters had to be declared.
         None => {
             tx.use_reserve();
             let name = param.name.replace('/', ".");
-            if !tx.delete(CONFIG, &key(&["param", &param.fsname, &name]))? {
+            if !tx.delete(&key(&["param", &param.fsname, &name])) {
                 return Err(ConfigError::NotSet(name));
             }
         }
     }
     match param.fsname.as_str() {
-        "" => with_prefix(tx, b"version/")?.iter().try_for_each(|(fsname, _)| bump_version(tx, fsname)),
+        "" => file_systems(tx).iter().try_for_each(|fsname| bump_version(tx, fsname)),
         fsname => bump_version(tx, fsname),
     }
 }
 
 /// The whole configuration of a file system; version 0 if nothing ever registered.
-pub(crate) fn read(tx: &dyn Transaction, fsname: &str) -> Result<Config, ConfigError> {
-    let version = get_u64(tx, &key(&["version", fsname]))?.unwrap_or(0);
+pub(crate) fn read(tx: &Draft, fsname: &str) -> Result<Config, ConfigError> {
+    let version = version(tx, fsname)?;
     let mut config = Config { version, fsname: fsname.to_owned(), ..Config::default() };
     config.targets = targets(tx, fsname)?;
     // A setting for one file system overrides one for all.
     let mut params = BTreeMap::new();
     for scope in ["", fsname] {
-        let found = with_prefix(tx, &key(&["param", scope, ""]))?;
-        params.extend(found.into_iter().map(|(name, value)| (name, String::from_utf8_lossy(&value).into_owned())));
+        let found = tx.with_prefix(&key(&["param", scope, ""]));
+        params.extend(found.into_iter().map(|(name, value)| (name, String::from_utf8_lossy(value).into_owned())));
     }
     config.params.extend(params);
     Ok(config)
 }
 
-/// Names of the file systems for which a target or a setting was ever registered.
-pub(crate) fn file_systems(tx: &dyn Transaction) -> Result<Vec<String>, ConfigError> {
-    Ok(with_prefix(tx, &key(&["version", ""]))?.into_iter().map(|(fsname, _)| fsname).collect())
+/// Begins a start of an MGS on a store that several share. Returns the number of the start, and the UUID of the MGS that all
+/// of them are: `fresh` if this is the first.
+pub(crate) fn begin_session(tx: &mut Draft, fresh: Uuid) -> Result<(u64, Uuid), ConfigError> {
+    let instance = get_u64(tx, b"mgs/instance")?.unwrap_or(0) + 1;
+    tx.put(b"mgs/instance", &instance.to_le_bytes());
+    let known = tx.get(b"mgs/uuid").map(|uuid| uuid.try_into().map_err(|_| ConfigError::Damaged("mgs/uuid".into())));
+    let uuid = known.transpose()?.map(Uuid);
+    if uuid.is_none() {
+        tx.put(b"mgs/uuid", &fresh.0);
+    }
+    Ok((instance, uuid.unwrap_or(fresh)))
 }
 
-/// Entries whose key begins with `prefix`: the rest of the key, and the value.
-fn with_prefix(tx: &dyn Transaction, prefix: &[u8]) -> Result<Vec<(String, Vec<u8>)>, ConfigError> {
-    let mut found = Vec::new();
-    tx.scan(CONFIG, prefix, &mut |k, v| match k.strip_prefix(prefix) {
-        Some(rest) => {
-            found.push((String::from_utf8_lossy(rest).into_owned(), v.to_vec()));
-            ControlFlow::Continue(())
-        }
-        None => ControlFlow::Break(()),
-    })?;
-    Ok(found)
+/// Names of the file systems for which a target or a setting was ever registered.
+pub(crate) fn file_systems(tx: &Draft) -> Vec<String> {
+    tx.with_prefix(b"version/").into_iter().map(|(fsname, _)| fsname).collect()
+}
+
+/// The value that a setting has for a file system.
+pub(crate) fn param(tx: &Draft, fsname: &str, name: &str) -> Option<String> {
+    let value = [fsname, ""].into_iter().find_map(|scope| tx.get(&key(&["param", scope, name])));
+    value.map(|value| String::from_utf8_lossy(value).into_owned())
 }
 
 #[cfg(test)]
@@ -407,8 +307,7 @@ mod tests {
         params.declare(OF_CLIENTS);
         params
     }
-    use nacre_osd::{Osd, mem};
-    use nacre_rt::Sim;
+    use crate::draft::Entries;
 
     fn reg(name: &str, uuid: u8, instance: u64) -> TargetReg {
         let nids = vec![Nid::sim(1)];
@@ -417,190 +316,162 @@ mod tests {
 
     #[test]
     fn a_sequence_has_one_owner_and_one_successor() {
-        let mut sim = Sim::new(1);
-        let rt = sim.rt();
-        sim.block_on(nacre_base::Time::from_secs(60), async move {
-            let osd = mem::MemOsd::new(&rt, &[CONFIG], mem::MemOptions::default());
-            let mut tx = osd.begin().await.unwrap();
-            let tx = &mut *tx;
-            let [seq, other, _] =
-                ["n-OST0000", "n-OST0001", "n-MDT0000"].map(|n| register(tx, &reg(n, 1, 1), From::Here).unwrap());
-            let (here, stranger) = (From::Peer(Nid::sim(1)), From::Peer(Nid::sim(9)));
-            let mut ask = |target, used_up, from| succeed(tx, target, used_up, from).map(|lease| lease.first);
-            let next = ask("n-OST0000", seq, here).unwrap();
-            assert!(next > other);
-            assert_eq!(ask("n-OST0000", seq, From::Here).unwrap(), next, "it did not hear the answer");
-            for (target, used_up, from) in [
-                ("n-OST0000", next, stranger),
-                ("n-OST0000", next + 1, here),
-                ("n-OST0009", seq, here),
-                ("n-MDT0000", 0, here),
-            ] {
-                assert!(matches!(ask(target, used_up, from), Err(ConfigError::NotYours(_))), "{target} {used_up}");
-            }
-            assert_eq!(register(tx, &reg("n-OST0000", 1, 2), From::Here).unwrap(), next);
-            assert_eq!(register(tx, &reg("n-OST0001", 1, 2), From::Here).unwrap(), other);
-        });
+        let empty = Entries::new();
+        let tx = &mut Draft::new(&empty);
+        let [seq, other, _] =
+            ["n-OST0000", "n-OST0001", "n-MDT0000"].map(|n| register(tx, &reg(n, 1, 1), From::Here).unwrap());
+        let (here, stranger) = (From::Peer(Nid::sim(1)), From::Peer(Nid::sim(9)));
+        let mut ask = |target, used_up, from| succeed(tx, target, used_up, from).map(|lease| lease.first);
+        let next = ask("n-OST0000", seq, here).unwrap();
+        assert!(next > other);
+        assert_eq!(ask("n-OST0000", seq, From::Here).unwrap(), next, "it did not hear the answer");
+        for (target, used_up, from) in [
+            ("n-OST0000", next, stranger),
+            ("n-OST0000", next + 1, here),
+            ("n-OST0009", seq, here),
+            ("n-MDT0000", 0, here),
+        ] {
+            assert!(matches!(ask(target, used_up, from), Err(ConfigError::NotYours(_))), "{target} {used_up}");
+        }
+        assert_eq!(register(tx, &reg("n-OST0000", 1, 2), From::Here).unwrap(), next);
+        assert_eq!(register(tx, &reg("n-OST0001", 1, 2), From::Here).unwrap(), other);
     }
 
     #[test]
     fn targets_register_once_and_keep_their_sequence() {
-        let mut sim = Sim::new(1);
-        let rt = sim.rt();
-        sim.block_on(nacre_base::Time::from_secs(60), async move {
-            let osd = mem::MemOsd::new(&rt, &[CONFIG], mem::MemOptions::default());
-            let mut tx = osd.begin().await.unwrap();
-            let tx = &mut *tx;
-            let seq = register(tx, &reg("n-OST0000", 1, 1), From::Here).unwrap();
-            assert_eq!(seq, Fid::SEQ_NORMAL);
-            assert_eq!(register(tx, &reg("n-MDT0000", 2, 1), From::Here).unwrap(), 0);
-            assert_eq!(read(tx, "n").unwrap().version, 2);
-            // The same registration again changes nothing; a restart is a new version with the same sequence.
-            assert_eq!(register(tx, &reg("n-OST0000", 1, 1), From::Here).unwrap(), seq);
-            assert_eq!(read(tx, "n").unwrap().version, 2);
-            assert_eq!(register(tx, &reg("n-OST0000", 1, 2), From::Here).unwrap(), seq);
-            assert_eq!(read(tx, "n").unwrap().version, 3);
-            assert!(matches!(register(tx, &reg("n-OST0000", 9, 1), From::Here), Err(ConfigError::OtherStorage { .. })));
-            for bad in ["rubbish", "MGS", "n-OST+000", "n-MDT000A"] {
-                assert!(matches!(register(tx, &reg(bad, 9, 1), From::Here), Err(ConfigError::BadName(_))), "{bad}");
-            }
-            assert_eq!(lease(tx, 5).unwrap().first, seq + 1);
-            assert_eq!(lease(tx, 1).unwrap().first, seq + 6);
-        });
+        let empty = Entries::new();
+        let tx = &mut Draft::new(&empty);
+        let seq = register(tx, &reg("n-OST0000", 1, 1), From::Here).unwrap();
+        assert_eq!(seq, Fid::SEQ_NORMAL);
+        assert_eq!(register(tx, &reg("n-MDT0000", 2, 1), From::Here).unwrap(), 0);
+        assert_eq!(read(tx, "n").unwrap().version, 2);
+        // The same registration again changes nothing; a restart is a new version with the same sequence.
+        assert_eq!(register(tx, &reg("n-OST0000", 1, 1), From::Here).unwrap(), seq);
+        assert_eq!(read(tx, "n").unwrap().version, 2);
+        assert_eq!(register(tx, &reg("n-OST0000", 1, 2), From::Here).unwrap(), seq);
+        assert_eq!(read(tx, "n").unwrap().version, 3);
+        assert!(matches!(register(tx, &reg("n-OST0000", 9, 1), From::Here), Err(ConfigError::OtherStorage { .. })));
+        for bad in ["rubbish", "MGS", "n-OST+000", "n-MDT000A"] {
+            assert!(matches!(register(tx, &reg(bad, 9, 1), From::Here), Err(ConfigError::BadName(_))), "{bad}");
+        }
+        assert_eq!(lease(tx, 5).unwrap().first, seq + 1);
+        assert_eq!(lease(tx, 1).unwrap().first, seq + 6);
     }
 
     /// `MGS_SET_PARAM` once took any name: `fail_loc=rpc.request.drop:crash` for `**` ended every client of the file
     /// system, and each one that was mounted again.
     #[test]
     fn only_declared_parameters_are_kept() {
-        let mut sim = Sim::new(1);
-        let rt = sim.rt();
-        sim.block_on(nacre_base::Time::from_secs(60), async move {
-            let osd = mem::MemOsd::new(&rt, &[CONFIG], mem::MemOptions::default());
-            let mut tx = osd.begin().await.unwrap();
-            let tx = &mut *tx;
-            register(tx, &reg("n-OST0000", 1, 1), From::Here).unwrap();
-            let param = |fsname: &str, name: &str, value: Option<&str>| SetParam {
-                fsname: fsname.into(),
-                name: name.into(),
-                value: value.map(str::to_owned),
-            };
-            let kept = |tx: &dyn Transaction, fsname| {
-                let params = read(tx, fsname).unwrap().params;
-                params.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
-            };
-            for (name, value) in [("fail_loc", "a:crash"), ("**", "1"), ("osc.*.max_dirty_mb", "0"), ("a.b", "7")] {
-                let refused = set_param(tx, &declared(), &param("n", name, Some(value)));
-                assert!(matches!(refused, Err(ConfigError::Undeclared(_))), "{name}");
-            }
-            assert!(matches!(
-                set_param(tx, &declared(), &param("a/b", "osc.*.active", Some("1"))),
-                Err(ConfigError::BadFsname(_))
-            ));
-            assert_eq!((read(tx, "n").unwrap().version, kept(tx, "n")), (1, vec![]));
-            set_param(tx, &declared(), &param("n", "osc/*/max_dirty_mb", Some("64\n"))).unwrap();
-            set_param(tx, &declared(), &param("", "osc.*.max_dirty_mb", Some("32"))).unwrap();
-            // Both changes reach the file system; another file system, even a later one, has the settings for all.
-            assert_eq!(read(tx, "n").unwrap().version, 3);
-            assert_eq!(kept(tx, "n"), ["osc.*.max_dirty_mb=64"]);
-            assert_eq!(kept(tx, "later"), ["osc.*.max_dirty_mb=32"]);
-            set_param(tx, &declared(), &param("n", "osc.*.max_dirty_mb", None)).unwrap();
-            assert!(matches!(
-                set_param(tx, &declared(), &param("n", "osc.*.max_dirty_mb", None)),
-                Err(ConfigError::NotSet(_))
-            ));
-            assert_eq!(kept(tx, "n"), ["osc.*.max_dirty_mb=32"]);
-        });
+        let empty = Entries::new();
+        let tx = &mut Draft::new(&empty);
+        register(tx, &reg("n-OST0000", 1, 1), From::Here).unwrap();
+        let param = |fsname: &str, name: &str, value: Option<&str>| SetParam {
+            fsname: fsname.into(),
+            name: name.into(),
+            value: value.map(str::to_owned),
+        };
+        let kept = |tx: &Draft, fsname| {
+            let params = read(tx, fsname).unwrap().params;
+            params.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+        };
+        for (name, value) in [("fail_loc", "a:crash"), ("**", "1"), ("osc.*.max_dirty_mb", "0"), ("a.b", "7")] {
+            let refused = set_param(tx, &declared(), &param("n", name, Some(value)));
+            assert!(matches!(refused, Err(ConfigError::Undeclared(_))), "{name}");
+        }
+        assert!(matches!(
+            set_param(tx, &declared(), &param("a/b", "osc.*.active", Some("1"))),
+            Err(ConfigError::BadFsname(_))
+        ));
+        assert_eq!((read(tx, "n").unwrap().version, kept(tx, "n")), (1, vec![]));
+        set_param(tx, &declared(), &param("n", "osc/*/max_dirty_mb", Some("64\n"))).unwrap();
+        set_param(tx, &declared(), &param("", "osc.*.max_dirty_mb", Some("32"))).unwrap();
+        // Both changes reach the file system; another file system, even a later one, has the settings for all.
+        assert_eq!(read(tx, "n").unwrap().version, 3);
+        assert_eq!(kept(tx, "n"), ["osc.*.max_dirty_mb=64"]);
+        assert_eq!(kept(tx, "later"), ["osc.*.max_dirty_mb=32"]);
+        set_param(tx, &declared(), &param("n", "osc.*.max_dirty_mb", None)).unwrap();
+        assert!(matches!(
+            set_param(tx, &declared(), &param("n", "osc.*.max_dirty_mb", None)),
+            Err(ConfigError::NotSet(_))
+        ));
+        assert_eq!(kept(tx, "n"), ["osc.*.max_dirty_mb=32"]);
     }
 
     /// Anybody may register a new OST. One registration with enough NIDs, or many of them, made the configuration larger
     /// than a reply: every client and server that read it got E2BIG.
     #[test]
     fn the_configuration_always_fits_into_a_reply() {
-        let mut sim = Sim::new(1);
-        let rt = sim.rt();
-        sim.block_on(nacre_base::Time::from_secs(600), async move {
-            let osd = mem::MemOsd::new(&rt, &[CONFIG], mem::MemOptions::default());
-            let mut tx = osd.begin().await.unwrap();
-            let tx = &mut *tx;
-            let nids = |count: usize| (1..=count as u32).map(Nid::sim).collect::<Vec<_>>();
-            let at = |name: &str, count, host: usize| TargetReg {
-                nids: nids(count),
-                host: "h".repeat(host),
-                ..reg(name, 1, 1)
-            };
-            register(tx, &at("n-OST0000", 1, 1), From::Here).unwrap();
-            for (name, count, host) in [("n-OST0000", 17, 1), ("n-OST0001", 40_000, 1), ("n-OST0001", 1, 65)] {
-                let refused = register(tx, &at(name, count, host), From::Here);
-                assert!(matches!(refused, Err(ConfigError::TooLong { .. })), "{name}: {refused:?}");
-            }
-            let moved = ReplaceNids { target: "n-OST0000".into(), nids: nids(17) };
-            assert!(matches!(replace_nids(tx, &moved), Err(ConfigError::TooLong { .. })));
-            // The records of many targets, without a look at the whole configuration for each.
-            let mut entry = read(tx, "n").unwrap().targets.remove(0);
-            (entry.nids, entry.host) = (nids(16), "h".repeat(64));
-            let count = BYTES_FOR_NEW / encode(&entry).len();
-            for index in 1..count {
-                entry.target = format!("n-OST{index:04x}");
-                tx.put(CONFIG, &key(&["target", "n", &entry.target]), &encode(&(entry.clone(), 7u64))).unwrap();
-            }
-            let leased = lease(tx, 1).unwrap().first;
-            let refused = register(tx, &at("n-OSTffff", 16, 64), From::Here);
-            assert!(matches!(refused, Err(ConfigError::TooLarge { .. })), "{refused:?}");
-            assert_eq!(lease(tx, 1).unwrap().first, leased + 1, "a refused target leaves nothing behind");
-            // A known target may still move and restart.
-            register(tx, &at("n-OST0000", 16, 64), From::Here).unwrap();
-            let config = read(tx, "n").unwrap();
-            assert_eq!(config.targets.len(), count);
-            assert!(encode(&config).len() <= BYTES_MAX);
-        });
+        let empty = Entries::new();
+        let tx = &mut Draft::new(&empty);
+        let nids = |count: usize| (1..=count as u32).map(Nid::sim).collect::<Vec<_>>();
+        let at =
+            |name: &str, count, host: usize| TargetReg { nids: nids(count), host: "h".repeat(host), ..reg(name, 1, 1) };
+        register(tx, &at("n-OST0000", 1, 1), From::Here).unwrap();
+        for (name, count, host) in [("n-OST0000", 17, 1), ("n-OST0001", 40_000, 1), ("n-OST0001", 1, 65)] {
+            let refused = register(tx, &at(name, count, host), From::Here);
+            assert!(matches!(refused, Err(ConfigError::TooLong { .. })), "{name}: {refused:?}");
+        }
+        let moved = ReplaceNids { target: "n-OST0000".into(), nids: nids(17) };
+        assert!(matches!(replace_nids(tx, &moved), Err(ConfigError::TooLong { .. })));
+        // The records of many targets, without a look at the whole configuration for each.
+        let mut entry = read(tx, "n").unwrap().targets.remove(0);
+        (entry.nids, entry.host) = (nids(16), "h".repeat(64));
+        let count = BYTES_FOR_NEW / encode(&entry).len();
+        for index in 1..count {
+            entry.target = format!("n-OST{index:04x}");
+            tx.put(&key(&["target", "n", &entry.target]), &encode(&(entry.clone(), 7u64)));
+        }
+        let leased = lease(tx, 1).unwrap().first;
+        let refused = register(tx, &at("n-OSTffff", 16, 64), From::Here);
+        assert!(matches!(refused, Err(ConfigError::TooLarge { .. })), "{refused:?}");
+        assert_eq!(lease(tx, 1).unwrap().first, leased + 1, "a refused target leaves nothing behind");
+        // A known target may still move and restart.
+        register(tx, &at("n-OST0000", 16, 64), From::Here).unwrap();
+        let config = read(tx, "n").unwrap();
+        assert_eq!(config.targets.len(), count);
+        assert!(encode(&config).len() <= BYTES_MAX);
     }
 
     /// A target's UUID is public, and once sufficed to make clients and the MDT look for the target at another node.
     #[test]
     fn a_target_registers_from_its_own_nodes_only() {
-        let mut sim = Sim::new(1);
-        let rt = sim.rt();
-        sim.block_on(nacre_base::Time::from_secs(60), async move {
-            let osd = mem::MemOsd::new(&rt, &[CONFIG], mem::MemOptions::default());
-            let mut tx = osd.begin().await.unwrap();
-            let tx = &mut *tx;
-            let at = |name: &str, uuid, nodes: &[u32]| TargetReg {
-                nids: nodes.iter().map(|n| Nid::sim(*n)).collect(),
-                ..reg(name, uuid, 1)
-            };
-            let from = |n| From::Peer(Nid::sim(n));
-            let nids = |tx: &dyn Transaction, i: usize| read(tx, "n").unwrap().targets[i].nids.clone();
-            register(tx, &at("n-MDT0000", 1, &[1]), from(1)).unwrap();
-            // An OST with a second service node, which takes it over and back.
-            register(tx, &at("n-OST0000", 2, &[2, 3]), from(2)).unwrap();
-            register(tx, &at("n-OST0000", 2, &[3, 2]), from(3)).unwrap();
-            let stranger = register(tx, &at("n-OST0000", 2, &[9]), from(9));
-            assert!(matches!(&stranger, Err(ConfigError::OtherNode { .. })), "{stranger:?}");
-            assert!(stranger.unwrap_err().to_string().contains("lctl replace_nids n-OST0000 9@sim"));
-            // A stranger cannot register in another's name, nor as one more MDT, which every OST would obey.
-            let other = register(tx, &at("n-OST0000", 2, &[3]), from(9));
-            assert!(matches!(other, Err(ConfigError::Stranger { .. })), "{other:?}");
-            let further = register(tx, &at("n-MDT0001", 3, &[9]), from(9));
-            assert!(matches!(further, Err(ConfigError::FurtherMdt { .. })), "{further:?}");
-            assert_eq!((read(tx, "n").unwrap().targets.len(), nids(tx, 1)), (2, vec![Nid::sim(3), Nid::sim(2)]));
-            // Anybody may register a new OST, so an OST makes its node no MDT's node.
-            let by_ost = register(tx, &at("n-MDT0001", 3, &[2]), from(2));
-            assert!(matches!(by_ost, Err(ConfigError::FurtherMdt { .. })), "{by_ost:?}");
-            register(tx, &at("n-MDT0001", 3, &[1]), from(1)).unwrap();
-            register(tx, &at("n-MDT0002", 4, &[7]), From::Here).unwrap();
-            // The administrator moves the OST.
-            let moved = ReplaceNids { target: "n-OST0000".into(), nids: vec![Nid::sim(9)] };
-            replace_nids(tx, &moved).unwrap();
-            assert_eq!(nids(tx, 3), [Nid::sim(9)]);
-            let seq = register(tx, &at("n-OST0000", 2, &[9]), from(9)).unwrap();
-            assert_eq!(seq, Fid::SEQ_NORMAL, "with the sequence that it had");
-            assert!(matches!(register(tx, &at("n-OST0000", 2, &[3]), from(3)), Err(ConfigError::OtherNode { .. })));
-            for (target, nids) in [("n-OST0009", vec![Nid::sim(1)]), ("n-OST0000", vec![]), ("x", vec![])] {
-                assert!(replace_nids(tx, &ReplaceNids { target: target.into(), nids }).is_err(), "{target}");
-            }
-            let listed = |uuid, name: &str, n| is_listed(tx, Uuid([uuid; 16]), name, Nid::sim(n)).unwrap();
-            assert!(listed(2, "n-OST0000", 9) && !listed(2, "n-OST0000", 3) && !listed(1, "n-OST0000", 9));
-        });
+        let empty = Entries::new();
+        let tx = &mut Draft::new(&empty);
+        let at = |name: &str, uuid, nodes: &[u32]| TargetReg {
+            nids: nodes.iter().map(|n| Nid::sim(*n)).collect(),
+            ..reg(name, uuid, 1)
+        };
+        let from = |n| From::Peer(Nid::sim(n));
+        let nids = |tx: &Draft, i: usize| read(tx, "n").unwrap().targets[i].nids.clone();
+        register(tx, &at("n-MDT0000", 1, &[1]), from(1)).unwrap();
+        // An OST with a second service node, which takes it over and back.
+        register(tx, &at("n-OST0000", 2, &[2, 3]), from(2)).unwrap();
+        register(tx, &at("n-OST0000", 2, &[3, 2]), from(3)).unwrap();
+        let stranger = register(tx, &at("n-OST0000", 2, &[9]), from(9));
+        assert!(matches!(&stranger, Err(ConfigError::OtherNode { .. })), "{stranger:?}");
+        assert!(stranger.unwrap_err().to_string().contains("lctl replace_nids n-OST0000 9@sim"));
+        // A stranger cannot register in another's name, nor as one more MDT, which every OST would obey.
+        let other = register(tx, &at("n-OST0000", 2, &[3]), from(9));
+        assert!(matches!(other, Err(ConfigError::Stranger { .. })), "{other:?}");
+        let further = register(tx, &at("n-MDT0001", 3, &[9]), from(9));
+        assert!(matches!(further, Err(ConfigError::FurtherMdt { .. })), "{further:?}");
+        assert_eq!((read(tx, "n").unwrap().targets.len(), nids(tx, 1)), (2, vec![Nid::sim(3), Nid::sim(2)]));
+        // Anybody may register a new OST, so an OST makes its node no MDT's node.
+        let by_ost = register(tx, &at("n-MDT0001", 3, &[2]), from(2));
+        assert!(matches!(by_ost, Err(ConfigError::FurtherMdt { .. })), "{by_ost:?}");
+        register(tx, &at("n-MDT0001", 3, &[1]), from(1)).unwrap();
+        register(tx, &at("n-MDT0002", 4, &[7]), From::Here).unwrap();
+        // The administrator moves the OST.
+        let moved = ReplaceNids { target: "n-OST0000".into(), nids: vec![Nid::sim(9)] };
+        replace_nids(tx, &moved).unwrap();
+        assert_eq!(nids(tx, 3), [Nid::sim(9)]);
+        let seq = register(tx, &at("n-OST0000", 2, &[9]), from(9)).unwrap();
+        assert_eq!(seq, Fid::SEQ_NORMAL, "with the sequence that it had");
+        assert!(matches!(register(tx, &at("n-OST0000", 2, &[3]), from(3)), Err(ConfigError::OtherNode { .. })));
+        for (target, nids) in [("n-OST0009", vec![Nid::sim(1)]), ("n-OST0000", vec![]), ("x", vec![])] {
+            assert!(replace_nids(tx, &ReplaceNids { target: target.into(), nids }).is_err(), "{target}");
+        }
+        let listed = |uuid, name: &str, n| is_listed(tx, Uuid([uuid; 16]), name, Nid::sim(n)).unwrap();
+        assert!(listed(2, "n-OST0000", 9) && !listed(2, "n-OST0000", 3) && !listed(1, "n-OST0000", 9));
     }
 }

@@ -2,39 +2,49 @@
 //! data passes through it, and a file system in use keeps working while its MGS is away.
 
 mod config;
+mod configuration;
+mod draft;
+mod error;
 mod heartbeats;
 mod leases;
 mod params;
+mod shared;
+mod state;
+pub mod store;
 
-pub use config::ConfigError;
+pub use error::ConfigError;
 pub use params::PARAMS;
 
 use config::From;
+use configuration::Configuration;
+use draft::Draft;
 use heartbeats::Heartbeats;
 use leases::Leases;
+use store::mgt::MgtStore;
+use store::{Contents, StoreError};
 
 use async_trait::async_trait;
 use nacre_base::param::value::{Drawn, Fields, Value};
 use nacre_base::{Errno, Nid, TargetName, Time, Uuid};
-use nacre_osd::{Osd, Table, Transaction};
+use nacre_osd::{Osd, OsdError, Table};
 use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
 use nacre_rt::Rt;
 use nacre_tgt::{Access, Handler, Service, Statistics, Target, TargetConfig, TargetError, line};
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectRequest};
 use nacre_wire::mgs::{
-    ChangeReply, Config, ConfigRead, LeaseQuery, Reason, ReplaceNids, SeqQuery, SetParam, TargetReg, TargetRegReply,
+    ChangeReply, ConfigRead, LeaseQuery, Reason, ReplaceNids, SeqQuery, SetParam, TargetReg, TargetRegReply,
 };
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 /// The tables to open an MGT's storage with.
-pub const TABLES: &[Table] = &[config::CONFIG, TARGET_TABLES[0], TARGET_TABLES[1], TARGET_TABLES[2]];
+pub const TABLES: &[Table] = &[store::mgt::CONFIG, TARGET_TABLES[0], TARGET_TABLES[1], TARGET_TABLES[2]];
 const TARGET_TABLES: &[Table] = nacre_tgt::TABLES;
 const _: () = assert!(TARGET_TABLES.len() == 3, "TABLES lists every table of tgt");
 
@@ -42,67 +52,84 @@ const _: () = assert!(TARGET_TABLES.len() == 3, "TABLES lists every table of tgt
 const LEASE_MAX: u32 = 1024;
 /// Longest time that a request for a newer configuration is kept waiting.
 const WATCH_MAX: Duration = Duration::from_secs(60);
+/// Time for the store, after which other requests may run in place of the one that waits for it.
+const STORE_QUICK: Duration = Duration::from_secs(1);
+/// Pause before the store is asked once more for the same.
+const STORE_PAUSE: Duration = Duration::from_millis(100);
 
 /// A management server's target.
 pub struct Mgs {
     target: Arc<Target>,
-    /// Number of changes; wakes requests that wait for a newer configuration.
-    changed: watch::Sender<u64>,
-    /// File systems by name, as `mgs.MGS.live.FSNAME` shows them.
-    live: Arc<Mutex<BTreeMap<String, Drawn>>>,
+    configuration: Arc<Configuration>,
     leases: Arc<Mutex<Leases>>,
     /// Number of changes of the leases; wakes requests that wait for the next one.
     ended: watch::Sender<u64>,
     heartbeats: Arc<Mutex<Heartbeats>>,
     /// Wakes the task that looks for silent nodes, because it has to look sooner than it thought, or to end.
     look_again: Notify,
+    /// True once the MGS must end, because it has lost its store.
+    lost: watch::Sender<bool>,
+    /// Number of notices for other MGSs.
+    notices: AtomicU64,
     /// True once no request may be kept waiting.
     stopping: AtomicBool,
     served: Mutex<Option<ServedTarget>>,
 }
 
 impl Mgs {
-    /// Serves the MGT on `osd`.
+    /// Serves the MGT on `osd`, which has the configuration.
     pub async fn start(node: &RpcNode, osd: Arc<dyn Osd>, config: TargetConfig) -> Result<Arc<Mgs>, TargetError> {
         let target = Target::open(node, osd, config).await?;
-        let leases = Arc::new(Mutex::new(Leases::new(target.instance(), node.rt().now())));
+        let configuration = Configuration::new(Arc::new(MgtStore::new(target.clone())));
+        let contents = configuration.store().load().await.map_err(not_started)?;
+        Mgs::serve(target, configuration, contents).await
+    }
+
+    async fn serve(
+        target: Arc<Target>,
+        configuration: Configuration,
+        contents: Contents,
+    ) -> Result<Arc<Mgs>, TargetError> {
+        configuration.replace(contents.revision, contents.entries);
+        let rt = target.rt().clone();
+        let leases = Arc::new(Mutex::new(Leases::new(target.instance(), rt.now())));
         let heartbeats = Arc::new(Mutex::new(Heartbeats::new(target.instance())));
         let mgs = Arc::new(Mgs {
             target,
-            changed: watch::channel(0).0,
-            live: Arc::default(),
+            configuration: Arc::new(configuration),
             leases,
             ended: watch::channel(0).0,
             heartbeats,
             look_again: Notify::new(),
+            lost: watch::channel(false).0,
+            notices: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             served: Mutex::default(),
         });
-        {
-            let operation = mgs.target.begin().await?;
-            for fsname in config::file_systems(&*operation).map_err(logged)? {
-                mgs.show_live(&*operation, &fsname);
-            }
-        }
-        let live = mgs.live.clone();
-        let prefix = format!("{}live.", mgs.target.param_prefix());
-        mgs.target.params().add_family(prefix, "", move || live.lock().clone().into_iter().collect());
-        let leases = mgs.leases.clone();
-        mgs.target.params().add(format!("{}leases_ended", mgs.target.param_prefix()), move || leases.lock().ended());
-        let heartbeats = mgs.heartbeats.clone();
-        let silent = move || heartbeats.lock().silent(None).cloned().collect::<Vec<_>>().join("\n");
-        mgs.target.params().add(format!("{}silent_targets", mgs.target.param_prefix()), silent);
+        mgs.list_params();
         *mgs.served.lock() = Some(nacre_tgt::serve(&mgs).await?);
-        drop(node.rt().spawn(look_for_silent(Arc::downgrade(&mgs), node.rt().clone())));
+        drop(rt.spawn(look_for_silent(Arc::downgrade(&mgs), rt.clone())));
         Ok(mgs)
+    }
+
+    fn list_params(&self) {
+        let (params, prefix) = (self.target.params(), self.target.param_prefix());
+        let configuration = self.configuration.clone();
+        params.add_family(format!("{prefix}live."), "", move || configuration.read(live));
+        let leases = self.leases.clone();
+        params.add(format!("{prefix}leases_ended"), move || leases.lock().ended());
+        let heartbeats = self.heartbeats.clone();
+        let silent = move || heartbeats.lock().silent(None).cloned().collect::<Vec<_>>().join("\n");
+        params.add(format!("{prefix}silent_targets"), silent);
     }
 
     /// Ends the service, commits and closes the storage.
     pub async fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.changed.send_modify(|n| *n += 1);
+        self.configuration.wake_all();
         self.ended.send_modify(|n| *n += 1);
         self.look_again.notify_one();
+        self.lost.send_replace(true);
         let served = self.served.lock().take();
         if let Some(served) = served {
             served.stop().await;
@@ -121,17 +148,6 @@ impl Mgs {
         &self.target
     }
 
-    /// Shows the configuration of a file system as of this transaction; one that cannot be read is not shown.
-    fn show_live(&self, tx: &dyn Transaction, fsname: &str) {
-        let Ok(config) = config::read(tx, fsname).map_err(logged) else { return };
-        let mut fields = Fields::default();
-        fields.push("fsname", fsname.to_owned());
-        fields.push("flags", "0x0");
-        fields.push("gen", config.version);
-        fields.push("targets", config.targets.into_iter().map(|entry| entry.target).collect::<Vec<_>>());
-        self.live.lock().insert(fsname.to_owned(), Drawn { fields, draw: draw_live });
-    }
-
     /// Ends the lease of a client that a server has evicted. The client's request for news, which waits here, fails at once,
     /// and the client then pings its servers.
     fn end_lease(&self, client: Uuid) {
@@ -141,15 +157,12 @@ impl Mgs {
     }
 
     /// A node has said which targets it serves. Clients hear of those that were silent.
-    async fn handle_heartbeat(&self, nid: Nid, query: &LeaseQuery, next: Duration) -> Result<(), Errno> {
+    fn handle_heartbeat(&self, nid: Nid, query: &LeaseQuery, next: Duration) -> Result<(), Errno> {
         if query.serves.is_empty() {
             return Ok(());
         }
-        let operation = self.target.begin().await?;
-        let listed =
-            config::listed_at(&*operation, &query.serves[..query.serves.len().min(LeaseQuery::SERVES_MAX)], nid)
-                .map_err(logged)?;
-        drop(operation);
+        let names = &query.serves[..query.serves.len().min(LeaseQuery::SERVES_MAX)];
+        let listed = self.configuration.read(|draft| config::listed_at(draft, names, nid)).map_err(logged)?;
         let now = self.target.rt().now();
         let (heard, next_before, next) = {
             let mut all = self.heartbeats.lock();
@@ -161,16 +174,16 @@ impl Mgs {
         }
         if !heard.is_empty() {
             tracing::info!("{} at {nid} is heard again", heard.join(", "));
-            self.changed.send_modify(|n| *n += 1);
+            self.configuration.wake(&file_systems_of(&heard));
         }
         Ok(())
     }
 
     /// Waits until there may be news for a request, or its time is over: both lead to another look.
-    async fn wait_for_news(
+    async fn wait_for_news<T>(
         &self,
         request: &ServerRequest,
-        news: &mut watch::Receiver<u64>,
+        news: &mut watch::Receiver<T>,
         deadline: Time,
     ) -> Result<(), Errno> {
         // Waiting for `abandoned` gives the slot of the lane to others, because there are fewer slots than clients.
@@ -181,16 +194,98 @@ impl Mgs {
         }
     }
 
-    async fn read(&self, fsname: &str) -> Result<Config, Errno> {
-        let operation = self.target.begin().await?;
-        config::read(&*operation, fsname).map_err(logged)
+    /// Waits until this MGS knows all that any MGS has answered before.
+    async fn refresh(&self, request: &ServerRequest) -> Result<(), Errno> {
+        self.unless_abandoned(request, || async { Ok(self.configuration.refresh().await?) }).await.map_err(logged)
     }
 
-    /// Makes changes durable before they are answered, because a lease or a registration must outlive a crash.
-    async fn settle(&self) -> Result<(), Errno> {
-        self.target.commit().await?;
-        self.changed.send_modify(|n| *n += 1);
-        Ok(())
+    /// Makes a change that a request asks for; durable before it is answered, because a lease or a registration must outlive a
+    /// crash.
+    async fn change<T>(
+        &self,
+        request: &ServerRequest,
+        make: impl Fn(&mut Draft) -> Result<T, ConfigError>,
+    ) -> Result<T, ConfigError> {
+        self.unless_abandoned(request, || self.configuration.change(&make)).await
+    }
+
+    /// Does something with the store on behalf of a request, again and again while the store does not answer. Nobody knows what
+    /// is true meanwhile, so the request is not answered either, until the client or this MGS gives up: then the client asks
+    /// another MGS.
+    async fn unless_abandoned<T, F>(
+        &self,
+        request: &ServerRequest,
+        mut work: impl FnMut() -> F,
+    ) -> Result<T, ConfigError>
+    where
+        F: Future<Output = Result<T, ConfigError>>,
+    {
+        let worked = async {
+            loop {
+                match work().await {
+                    Err(ConfigError::Store(StoreError::Away(_))) => self.target.rt().sleep(STORE_PAUSE).await,
+                    worked => return worked,
+                }
+            }
+        };
+        let mut worked = std::pin::pin!(worked);
+        // A request that is soon done keeps its place among those that run, and is counted like any other.
+        if let Ok(worked) = self.target.rt().timeout(STORE_QUICK, &mut worked).await {
+            return worked;
+        }
+        tokio::select! {
+            biased;
+            worked = worked => worked,
+            () = request.abandoned() => Err(ConfigError::Store(StoreError::Osd(OsdError::Closed))),
+        }
+    }
+
+    /// Keeps the reply for a client that asks once more, and returns it.
+    async fn keep_reply(&self, request: &ServerRequest, response: Response) -> Result<Response, Errno> {
+        let mut operation = self.target.begin().await?;
+        // The change was made, and the reply only takes the place of an earlier one.
+        operation.use_reserve();
+        operation.finish(request, response)
+    }
+
+    /// Returns whether the client is a server that is listed at its NID. One that another MGS has just listed is.
+    async fn is_listed(&self, client: Uuid, name: &str, nid: Nid) -> Result<bool, StoreError> {
+        let look = |draft: &Draft| config::is_listed(draft, client, name, nid).map_err(logged).unwrap_or(false);
+        if self.configuration.read(look) {
+            return Ok(true);
+        }
+        if name.parse::<TargetName>().is_err() {
+            return Ok(false);
+        }
+        self.configuration.refresh().await?;
+        Ok(self.configuration.read(look))
+    }
+}
+
+/// The file systems as `mgs.MGS.live.FSNAME` shows them; one that cannot be read is not shown.
+fn live(draft: &Draft) -> Vec<(String, Drawn)> {
+    let shown = |fsname: String| {
+        let config = config::read(draft, &fsname).map_err(logged).ok()?;
+        let mut fields = Fields::default();
+        fields.push("fsname", fsname.clone());
+        fields.push("flags", "0x0");
+        fields.push("gen", config.version);
+        fields.push("targets", config.targets.into_iter().map(|entry| entry.target).collect::<Vec<_>>());
+        Some((fsname, Drawn { fields, draw: draw_live }))
+    };
+    config::file_systems(draft).into_iter().filter_map(shown).collect()
+}
+
+/// The file systems that these targets are of.
+fn file_systems_of(targets: &[String]) -> Vec<String> {
+    let all = targets.iter().filter_map(|target| Some(target.parse::<TargetName>().ok()?.fsname));
+    all.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn not_started(error: StoreError) -> TargetError {
+    match error {
+        StoreError::Osd(error) => TargetError::Osd(error),
+        error => TargetError::Store(error.to_string()),
     }
 }
 
@@ -215,13 +310,16 @@ fn logged(error: ConfigError) -> Errno {
         | ConfigError::NotSet(_)
         | ConfigError::NoTarget(_)
         | ConfigError::TooLong { .. }
+        | ConfigError::TooMany(_)
         | ConfigError::TooLarge { .. } => Errno::EINVAL,
         ConfigError::OtherStorage { .. }
         | ConfigError::OtherNode { .. }
         | ConfigError::Stranger { .. }
         | ConfigError::FurtherMdt { .. } => Errno::EPERM,
-        ConfigError::Osd(error) if error.errno() == Errno::ENOSPC => Errno::ENOSPC,
-        ConfigError::Osd(_) | ConfigError::Damaged(_) => {
+        // Before a restart, or another MGS, can answer.
+        ConfigError::Store(StoreError::Osd(OsdError::Closed) | StoreError::Away(_)) => Errno::ESHUTDOWN,
+        ConfigError::Store(StoreError::Osd(error)) if error.errno() == Errno::ENOSPC => Errno::ENOSPC,
+        ConfigError::Store(_) | ConfigError::Damaged(_) => {
             tracing::error!(%error, "the configuration cannot be used");
             Errno::EIO
         }
@@ -260,8 +358,8 @@ impl Service for Mgs {
 
     /// A target that another of its nodes took over connects at once, whether or not the previous node answers.
     async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno> {
-        let operation = self.target.begin().await?;
-        let listed = config::is_listed(&*operation, request.client, &request.client_name, who.nid).map_err(logged)?;
+        // Decided later if the store does not answer now.
+        let listed = self.is_listed(request.client, &request.client_name, who.nid).await.map_err(|_| Errno::EAGAIN)?;
         Ok(if listed { Standing::Proven } else { Standing::Claimed })
     }
 
@@ -284,23 +382,24 @@ async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
     if mgs.leases.lock().handle_asking(request.export.client) {
         mgs.end_lease(request.export.client);
     }
-    let mut changed = mgs.changed.subscribe();
     let wait = Duration::from_millis(asked.wait_ms.into()).min(WATCH_MAX);
     let deadline = mgs.target.rt().now() + wait;
+    let version = || mgs.configuration.read(|draft| config::version(draft, &asked.fsname)).map_err(logged);
+    if asked.version == 0 || asked.version > version()? {
+        mgs.refresh(&request).await?;
+    }
     loop {
-        changed.mark_unchanged();
-        let mut config = mgs.read(&asked.fsname).await?;
-        {
-            let heartbeats = mgs.heartbeats.lock();
-            config.silent_version = heartbeats.version();
-            config.silent = heartbeats.silent(Some(&asked.fsname)).cloned().collect();
-        }
+        let mut changed = mgs.configuration.subscribe(&asked.fsname);
+        let silent_version = mgs.heartbeats.lock().version();
         let enough = mgs.stopping.load(Ordering::Acquire) || mgs.target.rt().now() >= deadline;
-        if config.version > asked.version || config.silent_version != asked.silent_version || enough {
-            if config.version == asked.version {
-                (config.targets, config.params) = Default::default();
+        if version()? > asked.version || silent_version != asked.silent_version || enough {
+            let mut reply = mgs.configuration.reply(&asked.fsname, asked.version).map_err(logged)?;
+            let heartbeats = mgs.heartbeats.lock();
+            reply.config.silent_version = heartbeats.version();
+            if heartbeats.version() != asked.silent_version {
+                reply.config.silent = heartbeats.silent(Some(&asked.fsname)).cloned().collect();
             }
-            return Ok(Response::new(&config));
+            return Ok(Response::new(&reply));
         }
         mgs.wait_for_news(&request, &mut changed, deadline).await?;
     }
@@ -324,7 +423,7 @@ async fn look_for_silent(mgs: Weak<Mgs>, rt: Rt) {
                 }
                 if !silent.is_empty() {
                     tracing::info!("{} at {nid} does not answer", silent.join(", "));
-                    mgs.changed.send_modify(|n| *n += 1);
+                    mgs.configuration.wake(&file_systems_of(&silent));
                 }
             }));
         }
@@ -336,23 +435,19 @@ async fn look_for_silent(mgs: Weak<Mgs>, rt: Rt) {
 async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
     let query: LeaseQuery = request.decode()?;
     let (export, rt) = (&request.export, mgs.target.rt());
-    let is_server = {
-        let operation = mgs.target.begin().await?;
-        config::is_listed(&*operation, export.client, &export.client_name, request.identity.nid).map_err(logged)?
-    };
+    let listed = || async { Ok(mgs.is_listed(export.client, &export.client_name, request.identity.nid).await?) };
+    let is_server = mgs.unless_abandoned(&request, listed).await.map_err(logged)?;
     // Only servers learn of clients, or have their leases ended.
     if !is_server && mgs.origin(&request) != From::Here {
         let (name, nid) = (mgs.target.name(), request.identity.nid);
         mgs.target.log_refusal(format_args!("{name}: refused {nid}, which asks for leases and is no server"));
         return Err(Errno::EPERM);
     }
-    for client in query.evicted.iter().take(LeaseQuery::ASKED_MAX) {
-        if mgs.leases.lock().handle_evicted(*client, rt.now()) {
-            mgs.end_lease(*client);
-        }
-    }
+    let evicted = &query.evicted[..query.evicted.len().min(LeaseQuery::ASKED_MAX)];
+    mgs.handle_evicted(evicted.iter().copied(), rt.now());
+    mgs.unless_abandoned(&request, || async { Ok(mgs.tell_evicted(evicted).await?) }).await.map_err(logged)?;
     let wait = Duration::from_millis(query.wait_ms.into()).min(WATCH_MAX);
-    mgs.handle_heartbeat(request.identity.nid, &query, wait).await?;
+    mgs.handle_heartbeat(request.identity.nid, &query, wait)?;
     let mut ended = mgs.ended.subscribe();
     let deadline = rt.now() + wait;
     loop {
@@ -371,32 +466,17 @@ async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
 /// Registers a target, or tells the person who starts it why not.
 async fn target_reg(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
     let target: TargetReg = request.decode()?;
-    let response = {
-        let mut operation = mgs.target.begin().await?;
-        // A known target may come back however full the MGS is, because its record is only replaced.
-        let registered = config::is_known(&*operation, &target).and_then(|is_known| {
-            if is_known {
-                operation.use_reserve();
-            }
-            config::register(&mut *operation, &target, mgs.origin(&request))
-        });
-        let object_seq = match registered {
-            Ok(object_seq) => object_seq,
-            Err(error @ (ConfigError::Osd(_) | ConfigError::Damaged(_))) => return Err(logged(error)),
-            Err(error) => {
-                mgs.target.log_refusal(format_args!("{}: refused: {error}", mgs.target.name()));
-                let refused = Some(Reason::new(error.to_string()));
-                return Ok(Response::new(&TargetRegReply { object_seq: 0, refused }));
-            }
-        };
-        if let Ok(TargetName { fsname, .. }) = target.target.parse() {
-            mgs.show_live(&*operation, &fsname);
+    let object_seq = match mgs.change(&request, |draft| config::register(draft, &target, mgs.origin(&request))).await {
+        Ok(object_seq) => object_seq,
+        Err(error @ (ConfigError::Store(_) | ConfigError::Damaged(_))) => return Err(logged(error)),
+        Err(error) => {
+            mgs.target.log_refusal(format_args!("{}: refused: {error}", mgs.target.name()));
+            let refused = Some(Reason::new(error.to_string()));
+            return Ok(Response::new(&TargetRegReply { object_seq: 0, refused }));
         }
-        operation.finish(&request, Response::new(&TargetRegReply { object_seq, refused: None }))?
     };
-    mgs.settle().await?;
     tracing::info!(target = target.target, nids = ?target.nids, instance = target.instance, "registered");
-    Ok(response)
+    mgs.keep_reply(&request, Response::new(&TargetRegReply { object_seq, refused: None })).await
 }
 
 async fn set_param(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
@@ -413,21 +493,16 @@ async fn replace_nids(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response
 async fn change(
     mgs: &Arc<Mgs>,
     request: ServerRequest,
-    make: impl FnOnce(&mut dyn Transaction) -> Result<(), ConfigError>,
+    make: impl Fn(&mut Draft) -> Result<(), ConfigError>,
 ) -> Result<Response, Errno> {
-    let response = {
-        let mut operation = mgs.target.begin().await?;
-        match make(&mut *operation) {
-            Ok(()) => operation.finish(&request, Response::new(&ChangeReply { refused: None }))?,
-            Err(error @ (ConfigError::Osd(_) | ConfigError::Damaged(_))) => return Err(logged(error)),
-            Err(error) => {
-                tracing::info!(%error, "{} is refused", request.opcode);
-                return Ok(Response::new(&ChangeReply { refused: Some(error.to_string()) }));
-            }
+    match mgs.change(&request, make).await {
+        Ok(()) => mgs.keep_reply(&request, Response::new(&ChangeReply { refused: None })).await,
+        Err(error @ (ConfigError::Store(_) | ConfigError::Damaged(_))) => Err(logged(error)),
+        Err(error) => {
+            tracing::info!(%error, "{} is refused", request.opcode);
+            Ok(Response::new(&ChangeReply { refused: Some(error.to_string()) }))
         }
-    };
-    mgs.settle().await?;
-    Ok(response)
+    }
 }
 
 impl Mgs {
@@ -443,17 +518,14 @@ async fn seq_query(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, E
     if !(1..=LEASE_MAX).contains(&asked.count) {
         return Err(Errno::EINVAL);
     }
-    let response = {
-        let mut operation = mgs.target.begin().await?;
+    let leased = mgs.change(&request, |draft| {
         // May use the reserve, because it only replaces a number.
-        operation.use_reserve();
-        let lease = match &asked.successor_of {
-            None => config::lease(&mut *operation, asked.count),
-            Some((target, used_up)) => config::succeed(&mut *operation, target, *used_up, mgs.origin(&request)),
+        draft.use_reserve();
+        match &asked.successor_of {
+            None => config::lease(draft, asked.count),
+            Some((target, used_up)) => config::succeed(draft, target, *used_up, mgs.origin(&request)),
         }
-        .map_err(logged)?;
-        operation.finish(&request, Response::new(&lease))?
-    };
-    mgs.settle().await?;
-    Ok(response)
+    });
+    let lease = leased.await.map_err(logged)?;
+    mgs.keep_reply(&request, Response::new(&lease)).await
 }

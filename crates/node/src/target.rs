@@ -7,10 +7,12 @@ use nacre_base::{Nid, TargetKind, TargetName, Uuid};
 use nacre_mdt::Mdt;
 use nacre_mgc::Mgc;
 use nacre_mgs::Mgs;
+use nacre_mgs::store::ConfigStore;
 use nacre_osd::{Osd, Table};
 use nacre_ost::Ost;
 use nacre_tgt::{Target, TargetConfig, TargetError};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A target to serve, and its settings.
 #[derive(Clone, Debug)]
@@ -38,6 +40,17 @@ impl TargetSpec {
         TargetSpec { name, uuid, host: "localhost".to_owned(), mgs, service_nodes, presets, lock_memory: None }
     }
 }
+
+/// The state of a target.
+enum Storage {
+    /// Storage that no other target has.
+    Own(Arc<dyn Osd>),
+    /// The configuration that this MGS shares with others.
+    Shared(Arc<dyn ConfigStore>),
+}
+
+/// Pause before an MGS that has lost its store asks the store again.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Reason why a target is not served.
 #[derive(Debug, thiserror::Error)]
@@ -141,16 +154,50 @@ pub fn tables(kind: TargetKind) -> &'static [Table] {
 impl Node {
     /// Serves the target on `osd`, which was opened with [`tables`], until it is ended or the node is stopped.
     pub async fn serve(&self, osd: Arc<dyn Osd>, spec: TargetSpec) -> Result<Served, ServeError> {
+        self.serve_on(Storage::Own(osd), &spec).await
+    }
+
+    /// Serves as one of the MGSs that share the configuration in `store`, until the node is stopped. While the store does not
+    /// answer there is no MGS here. Returns once the MGS serves for the first time; the store's UUID takes the place of that in
+    /// `spec`.
+    pub async fn serve_shared(&self, store: Arc<dyn ConfigStore>, spec: TargetSpec) -> Result<(), ServeError> {
+        let served = self.serve_on(Storage::Shared(store.clone()), &spec).await?;
+        drop(self.rt().spawn(self.clone().keep_sharing(store, spec, served)));
+        Ok(())
+    }
+
+    /// Ends an MGS that has lost its store, and serves again once the store answers, until the node is stopped.
+    async fn keep_sharing(self, store: Arc<dyn ConfigStore>, spec: TargetSpec, mut served: Served) {
+        loop {
+            let Served::Mgs(mgs) = served else { unreachable!("only MGSs share a configuration") };
+            mgs.lost().await;
+            drop(mgs);
+            if !self.end(&spec.name.to_string()).await {
+                return;
+            }
+            served = loop {
+                self.rt().sleep(STORE_PAUSE).await;
+                match self.serve_on(Storage::Shared(store.clone()), &spec).await {
+                    Ok(served) => break served,
+                    Err(ServeError::Role(_)) => return,
+                    Err(error) => tracing::debug!(%error, "the MGS does not serve yet"),
+                }
+            };
+            tracing::info!("the configuration's store answers again: this MGS serves");
+        }
+    }
+
+    async fn serve_on(&self, storage: Storage, spec: &TargetSpec) -> Result<Served, ServeError> {
         let name = spec.name.to_string();
         self.check_free(&name)?;
         for (param, value) in &spec.presets {
             self.params().preset(param, value);
         }
         // Boxed, because otherwise every future that serves would contain a target's whole start.
-        let role = Arc::new(Box::pin(self.start_target(osd, &spec)).await?);
+        let role = Arc::new(Box::pin(self.start_target(storage, spec)).await?);
         let served = role.served.clone();
         let added = self.add(role.clone()).map_err(ServeError::Role);
-        if let Err(error) = added.and_then(|()| check_presets(self.params(), &spec)) {
+        if let Err(error) = added.and_then(|()| check_presets(self.params(), spec)) {
             // The target must not serve with settings other than its presets.
             if !self.end(&name).await {
                 role.stop().await;
@@ -163,7 +210,7 @@ impl Node {
         Ok(served)
     }
 
-    async fn start_target(&self, osd: Arc<dyn Osd>, spec: &TargetSpec) -> Result<TargetRole, TargetError> {
+    async fn start_target(&self, storage: Storage, spec: &TargetSpec) -> Result<TargetRole, TargetError> {
         let config = TargetConfig {
             name: spec.name.clone(),
             uuid: spec.uuid,
@@ -172,9 +219,15 @@ impl Node {
             faults: self.faults().clone(),
         };
         let rpc = self.rpc();
-        if spec.name.kind == TargetKind::Mgt {
-            return Ok(TargetRole { served: Served::Mgs(Mgs::start(rpc, osd, config).await?), mgc: None });
-        }
+        let osd = match storage {
+            Storage::Shared(store) => {
+                return Ok(TargetRole { served: Served::Mgs(Mgs::start_shared(rpc, store, config).await?), mgc: None });
+            }
+            Storage::Own(osd) if spec.name.kind == TargetKind::Mgt => {
+                return Ok(TargetRole { served: Served::Mgs(Mgs::start(rpc, osd, config).await?), mgc: None });
+            }
+            Storage::Own(osd) => osd,
+        };
         // One MGC for each set of MGS NIDs would do; one for each target is simpler, and costs one idle connection.
         let mgc = Mgc::new(rpc, spec.mgs.clone(), spec.uuid, &spec.name.to_string());
         mgc.import().list_in(self.params());

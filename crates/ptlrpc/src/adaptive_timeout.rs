@@ -20,44 +20,71 @@ pub const AT_EXTRA: Duration = Duration::from_secs(30);
 const BINS: usize = 4;
 const BIN_NANOS: u64 = AT_HISTORY.as_nanos() as u64 / BINS as u64;
 
-/// Keeps the worst times of the last [`AT_HISTORY`].
+/// Keeps the worst times of the last [`AT_HISTORY`]. The bins are made with the first sample that is not zero, because a node
+/// has thousands of services and imports, most of which are idle.
 #[derive(Debug, Clone, Default)]
-pub struct Estimator {
-    /// (number of the bin's period, worst time in it), newest first.
-    bins: [(u64, Duration); BINS],
-    worst: Duration,
+pub struct Estimator(Option<Box<Bins>>);
+
+#[derive(Debug, Clone, Default)]
+struct Bins {
+    /// Numbers of the bins' periods, newest first.
+    periods: [u32; BINS],
+    /// The worst time in each, in nanoseconds.
+    worst_in: [u64; BINS],
+    /// The worst time ever, in nanoseconds, and when it was measured.
+    worst: u64,
     worst_at: Time,
 }
 
 impl Estimator {
     /// A request took `sample`.
     pub fn handle_sample(&mut self, now: Time, sample: Duration) {
-        let period = now.0 / BIN_NANOS;
-        if self.bins[0].0 != period {
-            self.bins.rotate_right(1);
-            self.bins[0] = (period, Duration::ZERO);
-        }
-        self.bins[0].1 = self.bins[0].1.max(sample);
-        if sample >= self.worst {
-            (self.worst, self.worst_at) = (sample, now);
+        if self.0.is_some() || !sample.is_zero() {
+            let nanos = u64::try_from(sample.as_nanos()).unwrap_or(u64::MAX);
+            self.0.get_or_insert_default().add(now, nanos);
         }
     }
 
     /// The worst time in the history; zero if there is none.
     pub fn estimate(&self, now: Time) -> Duration {
+        if self.0.is_none() {
+            return Duration::ZERO;
+        }
         self.history(now).into_iter().max().unwrap_or_default()
     }
 
     /// The worst time ever, and when it was measured.
     pub fn worst(&self) -> (Duration, Time) {
-        (self.worst, self.worst_at)
+        self.0.as_ref().map(|bins| (Duration::from_nanos(bins.worst), bins.worst_at)).unwrap_or_default()
     }
 
     /// The worst time of each bin that still counts, newest first.
     pub fn history(&self, now: Time) -> [Duration; BINS] {
-        let period = now.0 / BIN_NANOS;
-        self.bins.map(|(p, d)| if p + BINS as u64 > period { d } else { Duration::ZERO })
+        let Some(bins) = &self.0 else { return Default::default() };
+        let period = period(now);
+        let counts = |bin: usize| u64::from(bins.periods[bin]) + BINS as u64 > u64::from(period);
+        std::array::from_fn(|bin| if counts(bin) { Duration::from_nanos(bins.worst_in[bin]) } else { Duration::ZERO })
     }
+}
+
+impl Bins {
+    fn add(&mut self, now: Time, nanos: u64) {
+        let period = period(now);
+        if self.periods[0] != period {
+            self.periods.rotate_right(1);
+            self.worst_in.rotate_right(1);
+            (self.periods[0], self.worst_in[0]) = (period, 0);
+        }
+        self.worst_in[0] = self.worst_in[0].max(nanos);
+        if nanos >= self.worst {
+            (self.worst, self.worst_at) = (nanos, now);
+        }
+    }
+}
+
+/// Number of the bin's period that a time is in.
+fn period(now: Time) -> u32 {
+    u32::try_from(now.0 / BIN_NANOS).expect("32 bits count periods of 150 s for 20,000 years")
 }
 
 /// How long a client waits for a service with this estimate, of which at least `at_min` counts, over a network with this latency.

@@ -127,7 +127,7 @@ pub(crate) struct Calls {
     pub(crate) flights: AllFlights,
 }
 
-/// The answered call, as its import needs to know it.
+/// The answered call, or ping, as its import needs to know it.
 #[derive(Debug, Clone)]
 pub(crate) struct Answered {
     pub(crate) xid: u64,
@@ -159,16 +159,16 @@ pub(crate) struct Expired {
 }
 
 impl Calls {
-    pub(crate) fn new(window: u32) -> Calls {
+    pub(crate) const fn new(window: u32) -> Calls {
         Calls {
             calls: BTreeMap::new(),
-            by_lane: Default::default(),
+            by_lane: [const { BTreeSet::new() }; Lane::ALL.len()],
             last_started: 0,
             slots: ModifySlots::new(1),
             window: Window::new(window),
             for_slot: VecDeque::new(),
             for_window: VecDeque::new(),
-            flights: AllFlights::default(),
+            flights: AllFlights::new(),
         }
     }
 
@@ -427,6 +427,11 @@ impl Calls {
         }
     }
 
+    /// What the server granted last.
+    pub(crate) fn granted(&self) -> Credits {
+        self.window.granted()
+    }
+
     /// RPCs and bytes that are in flight or wait for the window.
     pub(crate) fn wanted(&self) -> Credits {
         let mut wanted = self.window.in_flight();
@@ -446,6 +451,12 @@ impl Calls {
     pub(crate) fn queued_bytes(&self, opcode: Opcode) -> u64 {
         let queued = self.calls.values().filter(|c| c.spec.opcode == opcode && c.sends == 0);
         queued.filter_map(|c| c.spec.window).sum()
+    }
+
+    /// Returns whether a new engine with the same limits would behave as this one: it has no calls, no grant of the server and
+    /// no counts.
+    pub(crate) fn is_as_new(&self) -> bool {
+        self.is_empty() && self.window.granted() == Credits::default() && self.flights.is_empty()
     }
 
     /// Returns whether there is no call at all.

@@ -1,14 +1,15 @@
 //! Connects an import and handles the outcome: negotiation, resending, eviction. An import that is not connected has
 //! one task that does this; the engine in `import_state` decides what the task does.
 
+use crate::attached::Moment;
 use crate::error::RpcError;
-use crate::import::{ImportShared, tell_all};
+use crate::import::{ImportShared, connect_opcode, tell_all};
 use crate::import_state::{Accepted, Attempt, Outcome};
 use crate::replay::Fate;
-use nacre_base::{Errno, TargetKind};
+use nacre_base::Errno;
+use nacre_wire::RpcHeader;
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
 use nacre_wire::header::flags;
-use nacre_wire::{Opcode, RpcHeader};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ impl ImportShared {
             if !pause.is_zero() {
                 // Up to a quarter more, so that clients that lost a server together do not come back together.
                 let jitter = pause.mul_f64((self.node.rt.random() % 1024) as f64 / 4096.0);
-                let _ = self.node.rt.timeout(pause + jitter, self.nudge.notified()).await;
+                let _ = self.node.rt.timeout(pause + jitter, self.nudge().notified()).await;
             }
         }
     }
@@ -64,52 +65,55 @@ impl ImportShared {
         s.connecting = attempt.is_some();
         if attempt.is_none() && s.machine.wants_connect() {
             // No NID of the target is known yet.
-            s.calls.fail_no_delay();
+            s.calls.in_use().into_iter().for_each(|calls| calls.fail_no_delay());
         }
         attempt
     }
 
     /// Sends a connect. Returns the server's reply, and the transno up to which the server knows changes to be durable.
     async fn attempt(self: &Arc<Self>, attempt: &Attempt) -> Result<(Accepted, ConnectData, u64), Failure> {
-        let config = &self.config;
-        let opcode = match config.kind {
-            TargetKind::Mgt => Opcode::MgsConnect,
-            TargetKind::Mdt => Opcode::MdsConnect,
-            TargetKind::Ost => Opcode::OstConnect,
-        };
-        let mut data = config.data.clone();
-        if let Some(ask) = self.ask_hook.get() {
-            ask(&mut data);
-        }
-        let request = ConnectRequest {
-            client: config.client,
-            client_name: config.client_name.clone(),
-            target: config.target.clone(),
-            previous_export: attempt.previous_export,
-            data,
-        };
         let header = RpcHeader { connection_count: attempt.connection, ..RpcHeader::default() };
         let give_up = self.node.rt.now() + attempt.timeout;
-        let body = nacre_wire::encode(&request);
+        let body = nacre_wire::encode(&self.connect_request(attempt));
+        let opcode = connect_opcode(self.config.kind);
         let reply = self.control_call(attempt.nid, opcode, header, body, give_up).await.map_err(Failure::Temporary)?;
         Errno::from_status(reply.header.status).map_err(Failure::from_status)?;
         let answer: ConnectReply = nacre_wire::decode(&reply.body).map_err(|_| Failure::Final(Errno::EPROTO))?;
-        let (asked, got) = (&config.data, answer.data);
-        if got.flags & !asked.flags != 0 || got.flags2 & !asked.flags2 != 0 || reply.header.export == 0 {
-            return Err(Failure::Final(Errno::EPROTO));
-        }
-        let accepted = Accepted {
-            export: reply.header.export,
-            instance: got.instance,
-            target_uuid: answer.target_uuid,
-            reconnect: reply.header.has(flags::RECONNECT),
-            recovering: reply.header.has(flags::RECOVERING),
-            remembers: got.flags & connect_flags::RECOVERY != 0,
-        };
-        Ok((accepted, got, reply.header.last_committed))
+        let accepted = self.accepted(&reply.header, &answer).ok_or(Failure::Final(Errno::EPROTO))?;
+        Ok((accepted, answer.data, reply.header.last_committed))
     }
 
-    fn handle_accepted(
+    /// Body of a connect request.
+    pub(crate) fn connect_request(&self, attempt: &Attempt) -> ConnectRequest {
+        let config = &self.config;
+        let mut data = ConnectData::clone(&config.data);
+        if let Some(ask) = self.attached.ask() {
+            ask(&mut data);
+        }
+        ConnectRequest {
+            client: config.client,
+            client_name: config.client_name.to_string(),
+            target: config.target.to_string(),
+            previous_export: attempt.previous_export,
+            data,
+        }
+    }
+
+    /// Meaning of the reply to a connect; `None` if it promises what was not asked for.
+    pub(crate) fn accepted(&self, header: &RpcHeader, answer: &ConnectReply) -> Option<Accepted> {
+        let (asked, got) = (&self.config.data, &answer.data);
+        let is_asked = got.flags & !asked.flags == 0 && got.flags2 & !asked.flags2 == 0;
+        (is_asked && header.export != 0).then(|| Accepted {
+            export: header.export,
+            instance: got.instance,
+            target_uuid: answer.target_uuid,
+            reconnect: header.has(flags::RECONNECT),
+            recovering: header.has(flags::RECOVERING),
+            remembers: got.flags & connect_flags::RECOVERY != 0,
+        })
+    }
+
+    pub(crate) fn handle_accepted(
         self: &Arc<Self>,
         attempt: &Attempt,
         accepted: Accepted,
@@ -127,7 +131,7 @@ impl ImportShared {
         let has_slots = data.flags & connect_flags::MULTI_MODIFY_RPCS != 0;
         s.calls.set_slots(if has_slots { data.max_modify_rpcs } else { MODIFY_RPCS_DEFAULT });
         s.data = data;
-        let connected = self.connected_hook.get();
+        let connected = self.attached.connected();
         // If the server no longer knows this client, changes that are not known to be durable may be lost.
         let durable = if s.recovered_at == Some(instance) { s.handle_committed(committed) } else { Vec::new() };
         if outcome != Outcome::Reconnected {
@@ -137,14 +141,14 @@ impl ImportShared {
         let mut lost = Vec::new();
         let hooks = match outcome {
             Outcome::Evicted => {
-                s.calls.fail_sent(RpcError::Evicted);
+                s.calls.in_use().into_iter().for_each(|calls| calls.fail_sent(RpcError::Evicted));
                 lost = s.replays.handle_lost();
                 tracing::warn!("{label}: evicted by {} at {}", self.config.target, attempt.nid);
-                self.evicted_hooks.lock().clone()
+                self.attached.hooks(Moment::Evicted)
             }
             Outcome::Restarted => {
                 lost = s.replays.handle_lost();
-                self.restarted_hooks.lock().clone()
+                self.attached.hooks(Moment::Restarted)
             }
             Outcome::First | Outcome::Reconnected | Outcome::Recovering | Outcome::Stale => Vec::new(),
         };
@@ -163,7 +167,7 @@ impl ImportShared {
         if outcome != Outcome::Recovering && s.machine.finish_recovery(rt.now()) {
             s.replays.end_recovery();
             s.recovered_at = Some(instance);
-            s.calls.handle_connected(attempt.connection);
+            s.calls.in_use().into_iter().for_each(|calls| calls.handle_connected(attempt.connection));
         }
         tracing::info!("{label}: connected to {} at {} ({outcome:?})", self.config.target, attempt.nid);
         outcome
@@ -181,13 +185,13 @@ impl ImportShared {
         match failure {
             Failure::Final(e) => {
                 tracing::warn!("{}: {} refused the connection: {e}", self.config.label, self.config.target);
-                s.calls.fail_all(RpcError::Refused(*e));
+                s.calls.in_use().into_iter().for_each(|calls| calls.fail_all(RpcError::Refused(*e)));
             }
             Failure::Temporary(e) => {
                 tracing::debug!("{}: no connection to {}: {e}", self.config.label, attempt.nid);
                 // Every NID was tried: calls that do not want to wait fail.
                 if !pause.is_zero() {
-                    s.calls.fail_no_delay();
+                    s.calls.in_use().into_iter().for_each(|calls| calls.fail_no_delay());
                 }
             }
         }

@@ -133,7 +133,7 @@ impl NodeShared {
                     old.gone().await;
                 }
                 let cookie = self.core.random_nonzero();
-                Export::new(entry.clone(), cookie, place, &request, &from)
+                Export::new(entry.clone(), cookie, place, self.name_of(&request), &request, &from)
             }
         };
         let answer = entry.handler.connect(&export, &request).await;
@@ -156,7 +156,7 @@ impl NodeShared {
                 if reply.data.instance == 0 {
                     reply.data.instance = entry.incarnation;
                 }
-                export.handle_connected(&from, reply.data.clone(), self.core.rt.now());
+                export.handle_connected(&from, &reply.data, self.core.rt.now());
                 if !known {
                     self.add_export(entry, &export);
                 }
@@ -164,6 +164,17 @@ impl NodeShared {
             }
         }
         None
+    }
+
+    /// Name of a client that connects, shared with its exports at other targets of this node.
+    pub(crate) fn name_of(&self, request: &ConnectRequest) -> Arc<str> {
+        let targets = self.targets.read();
+        let of_target = |target: &Arc<TargetEntry>| {
+            let clients = target.clients.lock();
+            let export = clients.get(&request.client).filter(|export| *export.client_name == *request.client_name);
+            export.map(|export| export.client_name.clone())
+        };
+        targets.values().find_map(of_target).unwrap_or_else(|| request.client_name.as_str().into())
     }
 
     /// Returns whether the newcomer, at another NID, claims the place of a client that still answers at its own NID.
@@ -210,9 +221,18 @@ impl NodeShared {
         is_reconnect: bool,
         reply_to: ReplyTo,
     ) {
+        let header = self.connect_header(request, export, is_reconnect);
+        let opcode = crate::message::opcode(request.opcode);
+        if opcode.is_none_or(|o| !self.reply_fault(o)) {
+            self.post(reply_to, encode(RpcKind::Reply, &header, &nacre_wire::encode(reply), Payload::new()));
+        }
+    }
+
+    /// Header of the reply to a connect.
+    pub(crate) fn connect_header(&self, request: &RpcHeader, export: &Arc<Export>, is_reconnect: bool) -> RpcHeader {
         let pool = export.entry.handler.lock_pool();
         let recovering = export.entry.handler.recovery(export, 0);
-        let header = RpcHeader {
+        RpcHeader {
             lane: request.lane,
             opcode: request.opcode,
             xid: request.xid,
@@ -223,10 +243,6 @@ impl NodeShared {
             connection_count: request.connection_count,
             last_committed: export.entry.handler.last_committed(export).0,
             ..RpcHeader::default()
-        };
-        let opcode = crate::message::opcode(request.opcode);
-        if opcode.is_none_or(|o| !self.reply_fault(o)) {
-            self.post(reply_to, encode(RpcKind::Reply, &header, &nacre_wire::encode(reply), Payload::new()));
         }
     }
 
@@ -266,8 +282,8 @@ impl NodeShared {
     pub(crate) fn stop_target(&self, entry: &Arc<TargetEntry>) -> Vec<Arc<Export>> {
         entry.stopped.store(true, Ordering::Release);
         let mut targets = self.targets.write();
-        if targets.get(&entry.name).is_some_and(|e| Arc::ptr_eq(e, entry)) {
-            targets.remove(&entry.name);
+        if targets.get(&*entry.name).is_some_and(|e| Arc::ptr_eq(e, entry)) {
+            targets.remove(&*entry.name);
         }
         drop(targets);
         let mut exports: Vec<_> = std::mem::take(&mut *entry.clients.lock()).into_values().collect();

@@ -7,9 +7,8 @@ use nacre_base::{Nid, Payload, Time, Uuid};
 use nacre_lnet::Place;
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags};
 use parking_lot::Mutex;
-use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
 /// A client as one target sees it.
@@ -18,12 +17,12 @@ pub struct Export {
     pub cookie: u64,
     /// UUID of the client.
     pub client: Uuid,
-    /// Readable name of the client.
-    pub client_name: String,
+    /// Readable name of the client. The exports of a client on one node share it.
+    pub client_name: Arc<str>,
     /// Cookie of the client's previous export, as its connect request named it.
     previous: u64,
     /// Name of the target.
-    pub target: String,
+    pub target: Arc<str>,
     pub(crate) entry: Arc<TargetEntry>,
     state: Mutex<State>,
     /// Time of the client's last request, ping or connect, in nanoseconds of [`Time`].
@@ -33,7 +32,6 @@ pub struct Export {
     stage: StageCell,
     /// Notified when the export is closed, has no running request left, or is gone.
     changed: Notify,
-    extension: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Place among the exports of the client's host.
     pub(crate) place: Arc<Place<Nid>>,
 }
@@ -45,9 +43,11 @@ struct State {
     connection: u32,
     /// Xid of the latest connect request; a connect with a lower xid is a late duplicate.
     connect_xid: u64,
-    data: ConnectData,
+    /// Negotiated connect data, shared with other exports; none within the first connect.
+    data: Option<Arc<ConnectData>>,
     reconnect: bool,
-    log: RequestLog,
+    /// Made with the first request that is logged: most clients of a target only ping it.
+    log: Option<Box<RequestLog>>,
 }
 
 /// Stage of an export.
@@ -148,6 +148,7 @@ impl Export {
         entry: Arc<TargetEntry>,
         cookie: u64,
         place: Arc<Place<Nid>>,
+        client_name: Arc<str>,
         request: &ConnectRequest,
         from: &Connecting,
     ) -> Arc<Export> {
@@ -155,14 +156,14 @@ impl Export {
             reply_to: from.reply_to,
             connection: from.connection,
             connect_xid: from.xid,
-            data: ConnectData::default(),
+            data: None,
             reconnect: false,
-            log: RequestLog::default(),
+            log: None,
         };
         Arc::new(Export {
             cookie,
             client: request.client,
-            client_name: request.client_name.clone(),
+            client_name,
             previous: request.previous_export,
             target: entry.name.clone(),
             entry,
@@ -171,7 +172,6 @@ impl Export {
             is_watched: AtomicBool::new(false),
             stage: StageCell::new(),
             changed: Notify::new(),
-            extension: OnceLock::new(),
             place,
         })
     }
@@ -193,18 +193,12 @@ impl Export {
 
     /// Negotiated connect data. Within the first [`crate::TargetHandler::connect`] it is empty.
     pub fn data(&self) -> ConnectData {
-        self.state.lock().data.clone()
+        self.state.lock().data.as_deref().cloned().unwrap_or_default()
     }
 
     /// Within [`crate::TargetHandler::connect`]: true if the client was connected before and keeps its state.
     pub fn is_reconnect(&self) -> bool {
         self.state.lock().reconnect
-    }
-
-    /// The target's own state for this client, made by `init` at the first call. Every call must ask for the same type.
-    pub fn extension<T: Any + Send + Sync>(&self, init: impl FnOnce() -> T) -> &T {
-        let any = self.extension.get_or_init(|| Box::new(init()));
-        any.downcast_ref().expect("a target keeps one type of state in its exports")
     }
 
     /// Returns whether the client disconnected, was evicted, or the target stopped.
@@ -219,7 +213,7 @@ impl Export {
 
     /// Requests of this client that run or wait to be run.
     pub fn requests_running(&self) -> usize {
-        self.state.lock().log.running()
+        self.state.lock().running()
     }
 
     pub(crate) async fn drained(&self) {
@@ -267,7 +261,7 @@ impl Export {
             return Entry::Stale;
         }
         self.last_heard.store(request.at.0, Ordering::Relaxed);
-        Entry::Logged(s.log.handle_request(request))
+        Entry::Logged(s.log.get_or_insert_default().handle_request(request))
     }
 
     /// A ping came. It is not logged, because it changes nothing.
@@ -287,8 +281,9 @@ impl Export {
 
     pub(crate) fn handle_executed(&self, xid: u64, save: Option<Payload>) -> ReplyTo {
         let mut s = self.state.lock();
-        let reply_to = s.log.handle_executed(xid, save);
-        let drained = s.log.running() == 0;
+        let log = s.log.as_mut().expect("a request that was executed is in the log");
+        let reply_to = log.handle_executed(xid, save);
+        let drained = s.running() == 0;
         drop(s);
         if drained && self.is_closed() {
             self.changed.notify_waiters();
@@ -297,20 +292,21 @@ impl Export {
     }
 
     pub(crate) fn reply_to(&self, xid: u64) -> Option<ReplyTo> {
-        self.state.lock().log.reply_to(xid)
+        self.state.lock().log.as_ref()?.reply_to(xid)
     }
 
     pub(crate) fn deadline(&self, xid: u64) -> Option<Time> {
-        self.state.lock().log.deadline(xid)
+        self.state.lock().log.as_ref()?.deadline(xid)
     }
 
     pub(crate) fn handle_time(&self, now: Time) -> (Vec<Early>, Time) {
-        self.state.lock().log.handle_time(now)
+        let mut s = self.state.lock();
+        s.log.as_mut().map_or((Vec::new(), Time::FAR_FUTURE), |log| log.handle_time(now))
     }
 
     /// Returns whether requests run.
     pub(crate) fn has_requests(&self) -> bool {
-        self.state.lock().log.running() > 0
+        self.state.lock().running() > 0
     }
 
     /// Returns whether a connect with this xid is newer than the latest one.
@@ -324,12 +320,13 @@ impl Export {
     }
 
     /// The client is connected.
-    pub(crate) fn handle_connected(&self, from: &Connecting, data: ConnectData, now: Time) {
+    pub(crate) fn handle_connected(&self, from: &Connecting, data: &ConnectData, now: Time) {
         self.handle_heard(now);
         let mut s = self.state.lock();
         // Connects of a client are handled one at a time, and a connect that is not newer is dropped.
         assert!(from.xid >= s.connect_xid, "{self:?}: the connect {} comes after {}", from.xid, s.connect_xid);
-        (s.reply_to, s.connection, s.connect_xid, s.data) = (from.reply_to, from.connection, from.xid, data);
+        (s.reply_to, s.connection, s.connect_xid, s.data) =
+            (from.reply_to, from.connection, from.xid, Some(self.entry.share(data)));
         self.stage.step(Event::Connect);
     }
 
@@ -344,7 +341,14 @@ impl Export {
 
     /// Returns whether the client is a server, which is not evicted for silence.
     pub(crate) fn is_server(&self) -> bool {
-        self.state.lock().data.flags & connect_flags::MDS != 0
+        self.state.lock().data.as_ref().is_some_and(|data| data.flags & connect_flags::MDS != 0)
+    }
+}
+
+impl State {
+    /// Requests that run or wait to be run.
+    fn running(&self) -> usize {
+        self.log.as_ref().map_or(0, |log| log.running())
     }
 }
 

@@ -40,10 +40,19 @@ impl Flights {
 }
 
 /// All kinds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct AllFlights([Flights; 3]);
 
 impl AllFlights {
+    pub(crate) const fn new() -> AllFlights {
+        AllFlights([const { Flights { in_flight: 0, sent: Vec::new() } }; 3])
+    }
+
+    /// Returns whether nothing was counted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|flights| flights.in_flight == 0 && flights.sent.is_empty())
+    }
+
     fn of(&mut self, spec: &Spec) -> Option<&mut Flights> {
         let traffic = match spec.opcode {
             Opcode::OstRead => Traffic::Read,

@@ -2,20 +2,23 @@
 //! hold the state of an import; this file connects them to the network. Connecting is in `connect`.
 
 use crate::adaptive_timeout::{Estimator, request_timeout};
+use crate::attached::{Attachments, Moment};
 use crate::call::{BULK_MAX, Bulk, CallOptions, INLINE_MAX, Reply};
-use crate::calls::{Calls, Spec, Step};
+use crate::calls::{Spec, Step};
+use crate::deadlines::Armed;
 use crate::error::RpcError;
 use crate::flights::{Flights, Traffic};
+use crate::import_calls::ImportCalls;
 use crate::import_state::{Connection, ImportMachine};
 use crate::liveness::{self, Pings};
 use crate::message::{GOODBYE_XID, Incoming, LockPool, encode, millis, request_portal};
-use crate::node_core::NodeCore;
+use crate::node_core::{ImportTable, NodeCore};
 use crate::nrs::is_high_priority;
+use crate::pings_in_flight::PingsInFlight;
 use crate::replay::{CommitCallback, Fate, Kept, Replayable, Replays};
-use crate::stats::OpStats;
+use crate::stats::{OpStats, OpSums};
 use crate::window::Credits;
 use bytes::Bytes;
-use nacre_base::param::Params;
 use nacre_base::tally::Sums;
 use nacre_base::{Errno, Nid, Payload, TargetKind, Time, Uuid};
 use nacre_lnet::{MAX_PAYLOAD, MdGuard, Purpose, SinkGuard};
@@ -23,13 +26,12 @@ use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::header::{HEADER_BYTES, flags};
 use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind};
 use parking_lot::Mutex;
-use std::pin::Pin;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
+pub use crate::attached::Recovering;
 pub use crate::import_state::ImportState;
 
 /// Target of an import, and the client that it connects for.
@@ -38,63 +40,50 @@ pub struct ImportConfig {
     /// UUID of the client: a mount, or a target.
     pub client: Uuid,
     /// Readable name of the client: host and mount, or the target's name.
-    pub client_name: String,
+    pub client_name: Arc<str>,
     /// Name of the target, e.g. `nacre-OST0000`.
-    pub target: String,
-    /// NIDs where the target may be served, the most likely first.
-    pub nids: Vec<Nid>,
+    pub target: Arc<str>,
+    /// NIDs where the target may be served, the most likely first. Empty once the import is made, which keeps them itself and
+    /// takes others by [`Import::set_nids`].
+    pub nids: Arc<[Nid]>,
     /// Kind of the target: decides the connect opcode and the parameters' names.
     pub kind: TargetKind,
     /// Features and limits that the client supports and asks for.
-    pub data: ConnectData,
+    pub data: Arc<ConnectData>,
     /// Name in parameters and logs, e.g. `nacre-OST0000-osc-ffff8881`.
-    pub label: String,
+    pub label: Arc<str>,
 }
 
 /// A connection to a target that outlives restarts and moves of the server. Dropping the import fails its calls;
 /// [`Import::disconnect`] also tells the server.
 pub struct Import(pub(crate) Arc<ImportShared>);
 
-type Hook = Arc<dyn Fn() + Send + Sync>;
-type ConnectHook = Arc<dyn Fn(&mut ConnectData) + Send + Sync>;
-type ConnectedHook = Arc<dyn Fn(&ConnectData) + Send + Sync>;
-/// A step of a recovery that is under way.
-pub type Recovering = Pin<Box<dyn Future<Output = Result<(), RpcError>> + Send>>;
-/// Removes an import from its node's table.
-pub(crate) type Forget = Box<dyn Fn(u64) + Send + Sync>;
-type RecoverHook = Arc<dyn Fn() -> Recovering + Send + Sync>;
-
 pub(crate) struct ImportShared {
     pub(crate) node: Arc<NodeCore>,
+    table: Arc<dyn ImportTable>,
     pub(crate) config: ImportConfig,
     /// Number of the import: the match bits of its requests and of their replies.
     pub(crate) id: u64,
     pub(crate) state: Mutex<State>,
-    /// Response times by opcode, counted as replies are handled.
+    /// When the node looks at this import next.
+    pub(crate) armed: Armed,
+    /// Response times by opcode, counted as replies are handled; those of connects and pings are in the state.
     stats: OpStats,
-    pub(crate) evicted_hooks: Mutex<Vec<Hook>>,
-    pub(crate) restarted_hooks: Mutex<Vec<Hook>>,
-    lost_hooks: Mutex<Vec<Hook>>,
-    rested_hooks: Mutex<Vec<Hook>>,
-    pub(crate) recover_hooks: Mutex<Vec<RecoverHook>>,
-    pub(crate) ask_hook: OnceLock<ConnectHook>,
-    pub(crate) connected_hook: OnceLock<ConnectedHook>,
-    /// Ends the pause between two connects early.
-    pub(crate) nudge: Notify,
-    pub(crate) max_rpcs_in_flight: Arc<AtomicU64>,
-    /// Table that lists the import's parameters, if there is one.
-    pub(crate) listed: OnceLock<Params>,
-    /// Removes the import from its node's table, by its id.
-    forget: Forget,
+    pub(crate) attached: Attachments,
+    /// See [`ImportShared::nudge`].
+    nudge: OnceLock<Box<Notify>>,
 }
 
 pub(crate) struct State {
     pub(crate) machine: ImportMachine,
-    pub(crate) calls: Calls,
+    pub(crate) calls: ImportCalls,
+    pub(crate) pings: PingsInFlight,
+    /// Response times of connects, and of pings: all that an idle import has.
+    quiet: [Sums; 2],
     /// Requests that were answered and whose changes are not durable yet.
     pub(crate) replays: Replays,
     /// The replay that waits for its reply.
-    pub(crate) replaying: Option<Replaying>,
+    pub(crate) replaying: Option<Box<Replaying>>,
     /// Negotiated connect data; before the first connection, what the client asks for.
     pub(crate) data: ConnectData,
     /// Estimated service time of each lane.
@@ -116,7 +105,7 @@ pub(crate) struct State {
     pub(crate) recovered_at: Option<u64>,
     /// Lock volume and limit from the server's latest reply.
     pub(crate) lock_pool: LockPool,
-    pub(crate) timeouts: u64,
+    pub(crate) timeouts: u32,
 }
 
 impl State {
@@ -129,8 +118,26 @@ impl State {
 
     /// Ends a recovery that is under way, because its connection is lost.
     fn break_off_recovery(&mut self) {
-        self.calls.fail_recovery();
+        self.calls.in_use().into_iter().for_each(|calls| calls.fail_recovery());
         self.replaying = None;
+        self.pings.handle_lost();
+    }
+
+    /// Counts the response time of a connect or a ping. Returns false for any other request.
+    fn count_quiet(&mut self, opcode: Opcode, took: Duration) -> bool {
+        let Some(at) = quiet_place(opcode) else { return false };
+        self.quiet[at].add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        true
+    }
+
+    /// Returns whether nothing was asked that has no answer yet.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.calls.is_empty() && self.pings.len() == 0
+    }
+
+    /// Requests sent and not answered.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.calls.in_flight() + self.pings.len()
     }
 
     /// True if the server is pinged while the import is idle.
@@ -143,7 +150,7 @@ impl State {
     /// When the import is disconnected if nothing is sent before: it has no calls, and keeps nothing at the server.
     fn next_rest(&self) -> Option<Time> {
         let timeout = self.idle_timeout.filter(|_| self.machine.state() == ImportState::Full)?;
-        let keeps = self.keep_alive || self.replays.len() > 0 || !self.calls.is_empty();
+        let keeps = self.keep_alive || self.replays.len() > 0 || !self.is_quiet();
         (!keeps).then(|| self.last_sent.max(self.last_reply.unwrap_or(Time::ZERO)) + timeout)
     }
 
@@ -175,7 +182,7 @@ pub(crate) struct Replaying {
 }
 
 /// Default of `max_rpcs_in_flight`: RPCs in flight on the I/O lane.
-pub const MAX_RPCS_IN_FLIGHT: u64 = 8;
+pub const MAX_RPCS_IN_FLIGHT: u32 = 8;
 /// An idle import with changes that are not durable yet asks this often whether they are, as in the paper on
 /// asynchronous journal commits.
 pub(crate) const COMMIT_PING_INTERVAL: Duration = Duration::from_secs(7);
@@ -184,15 +191,23 @@ const BULK_TIMEOUT: Duration = Duration::from_secs(10);
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Import {
-    pub(crate) fn new(node: Arc<NodeCore>, id: u64, config: ImportConfig, forget: Forget) -> Arc<Import> {
+    pub(crate) fn new(
+        node: Arc<NodeCore>,
+        table: Arc<dyn ImportTable>,
+        id: u64,
+        mut config: ImportConfig,
+    ) -> Arc<Import> {
         let now = node.rt.now();
-        let max_rpcs_in_flight = Arc::new(AtomicU64::new(MAX_RPCS_IN_FLIGHT));
+        // From here on the engine has them.
+        let nids = std::mem::take(&mut config.nids);
         let state = State {
-            machine: ImportMachine::new(now, &config.nids),
-            calls: Calls::new(MAX_RPCS_IN_FLIGHT as u32),
+            machine: ImportMachine::new(now, &nids),
+            calls: ImportCalls::new(MAX_RPCS_IN_FLIGHT),
+            pings: PingsInFlight::default(),
+            quiet: Default::default(),
             replays: Replays::new(node.unstable.clone()),
             replaying: None,
-            data: config.data.clone(),
+            data: ConnectData::clone(&config.data),
             service: Default::default(),
             network: Estimator::default(),
             connecting: false,
@@ -209,28 +224,22 @@ impl Import {
         };
         let shared = Arc::new(ImportShared {
             node,
+            table,
             config,
             id,
             state: Mutex::new(state),
+            armed: Armed::default(),
             stats: OpStats::default(),
-            evicted_hooks: Mutex::default(),
-            restarted_hooks: Mutex::default(),
-            lost_hooks: Mutex::default(),
-            rested_hooks: Mutex::default(),
-            recover_hooks: Mutex::default(),
-            ask_hook: OnceLock::new(),
-            connected_hook: OnceLock::new(),
-            nudge: Notify::new(),
-            max_rpcs_in_flight,
-            listed: OnceLock::new(),
-            forget,
+            attached: Attachments::default(),
+            nudge: OnceLock::new(),
         });
         Arc::new(Import(shared))
     }
 
     /// Response times of requests with this opcode, as the client sees them.
     pub fn stats(&self, opcode: Opcode) -> Sums {
-        self.0.settled_stats().get(opcode)
+        let s = self.0.state.lock();
+        quiet_place(opcode).map_or_else(|| self.0.stats.get(opcode), |at| s.quiet[at])
     }
 
     /// Sends a request to the target, connecting first if needed, and waits for the reply. The request is sent again
@@ -254,7 +263,7 @@ impl Import {
     /// Sets the NIDs where the target may be served.
     pub fn set_nids(&self, nids: Vec<Nid>) {
         self.0.state.lock().machine.handle_nids(&nids);
-        self.0.nudge.notify_one();
+        self.0.nudge().notify_one();
         self.0.connect_if_wanted();
     }
 
@@ -269,12 +278,12 @@ impl Import {
                 s.break_off_recovery();
             }
             // A connect that is under way may have gone to a node that was dead at that time.
-            s.calls.fail_control();
+            s.calls.in_use().into_iter().for_each(|calls| calls.fail_control());
             s.machine.nids()
         };
         // The target has just started at one of these NIDs, where an earlier attempt may have failed.
         nids.into_iter().for_each(|nid| self.0.node.lnet.forget_failures(nid));
-        self.0.nudge.notify_one();
+        self.0.nudge().notify_one();
         self.0.connect_if_wanted();
     }
 
@@ -282,20 +291,14 @@ impl Import {
     /// the client has state at the server, such as open files.
     pub fn set_keep_alive(&self, on: bool) {
         self.0.state.lock().keep_alive = on;
-        self.0.arm_ping();
+        self.0.arm_idle();
     }
 
     /// Sets after what time the import is disconnected if it has nothing to do and its client keeps nothing at the server
     /// ([`Import::set_keep_alive`]); none for never.
     pub fn set_idle_timeout(&self, timeout: Option<Duration>) {
-        let next = {
-            let mut s = self.0.state.lock();
-            s.idle_timeout = timeout;
-            s.next_rest()
-        };
-        if let Some(at) = next {
-            self.0.node.timer.arm(at);
-        }
+        self.0.state.lock().idle_timeout = timeout;
+        self.0.arm_idle();
     }
 
     /// The time of [`Import::set_idle_timeout`].
@@ -306,15 +309,19 @@ impl Import {
     /// Adds a hook that runs when the server has forgotten the client because the import had nothing to do, before it connects
     /// again. The hook must not wait.
     pub fn on_rested(&self, f: impl Fn() + Send + Sync + 'static) {
-        self.0.rested_hooks.lock().push(Arc::new(f));
+        self.0.attached.all().add_hook(Moment::Rested, f);
     }
 
     /// Pings the target now if the client holds something there, because the target may have evicted it.
     pub fn check(&self) {
-        let import = self.0.clone();
-        if import.state.lock().keep_alive {
-            drop(self.0.node.rt.spawn(import.ping_with(Vec::new())));
+        if self.0.state.lock().keep_alive {
+            self.0.ping();
         }
+    }
+
+    /// Pings the target now, if it is connected, beside pings that are under way.
+    pub fn ping(&self) {
+        self.0.ping();
     }
 
     /// Sets whether this import is told of restarts of the server ([`Import::notify_restart`]). If it is not, the
@@ -322,7 +329,7 @@ impl Import {
     /// of the restart.
     pub fn set_told_of_restarts(&self, told: bool) {
         self.0.state.lock().told_of_restarts = told;
-        self.0.arm_ping();
+        self.0.arm_idle();
     }
 
     /// Returns whether the server refused the latest connect with EBUSY, as a target in recovery does with clients that
@@ -373,7 +380,7 @@ impl Import {
 
     /// Resets the counts of requests that were in flight together.
     pub fn clear_flights(&self) {
-        self.0.state.lock().calls.flights.clear();
+        self.0.state.lock().calls.in_use().into_iter().for_each(|calls| calls.flights.clear());
     }
 
     /// Bytes of the calls with this opcode that wait to be sent.
@@ -400,25 +407,25 @@ impl Import {
     /// Adds a hook that runs when the server has evicted this client, before any further request is sent: caches and
     /// handles are void. The hook must not wait.
     pub fn on_evicted(&self, f: impl Fn() + Send + Sync + 'static) {
-        self.0.evicted_hooks.lock().push(Arc::new(f));
+        self.0.attached.all().add_hook(Moment::Evicted, f);
     }
 
     /// Adds a hook that restores, at a restarted server, state that no replayed request restores: open files, locks.
     /// The hook runs after requests were replayed, and runs again if the connection is lost meanwhile. It makes its
     /// calls with [`CallOptions::recovery`].
     pub fn on_recover(&self, f: impl Fn() -> Recovering + Send + Sync + 'static) {
-        self.0.recover_hooks.lock().push(Arc::new(f));
+        self.0.attached.all().add_recover_hook(f);
     }
 
     /// Adds a hook that runs when the server has restarted and remembers no client, before any further request is sent:
     /// it has lost all locks. The hook must not wait.
     pub fn on_restarted(&self, f: impl Fn() + Send + Sync + 'static) {
-        self.0.restarted_hooks.lock().push(Arc::new(f));
+        self.0.attached.all().add_hook(Moment::Restarted, f);
     }
 
     /// Adds a hook that runs when the connection is lost, before the next attempt to connect. The hook must not wait.
     pub fn on_lost(&self, f: impl Fn() + Send + Sync + 'static) {
-        self.0.lost_hooks.lock().push(Arc::new(f));
+        self.0.attached.all().add_hook(Moment::Lost, f);
     }
 
     /// Sets two hooks that must not wait. `ask` completes each connect request, e.g. with the grant that is held;
@@ -429,8 +436,7 @@ impl Import {
         ask: impl Fn(&mut ConnectData) + Send + Sync + 'static,
         connected: impl Fn(&ConnectData) + Send + Sync + 'static,
     ) {
-        let _ = self.0.ask_hook.set(Arc::new(ask));
-        let _ = self.0.connected_hook.set(Arc::new(connected));
+        self.0.attached.all().set_connect_hooks(ask, connected);
     }
 }
 
@@ -438,7 +444,7 @@ impl Drop for Import {
     fn drop(&mut self) {
         self.0.close();
         self.0.unlist();
-        (self.0.forget)(self.0.id);
+        self.0.table.forget_import(self.0.id);
     }
 }
 
@@ -458,7 +464,8 @@ impl ImportShared {
         if message.kind == RpcKind::EarlyReply {
             let network = s.network.estimate(now);
             let deadline = now + service_estimate + network;
-            s.calls.handle_early_reply(header.xid, deadline);
+            s.pings.handle_early_reply(header.xid, deadline);
+            s.calls.in_use().and_then(|calls| calls.handle_early_reply(header.xid, deadline));
             if let Some(r) = s.replaying.as_mut().filter(|r| r.xid == header.xid) {
                 r.deadline = r.deadline.max(deadline);
             }
@@ -470,14 +477,14 @@ impl ImportShared {
             return current.into_iter().for_each(|c| self.handle_lost(c.connection, "the target was stopped"));
         }
         if header.status == -Errno::ENOTCONN.0 && header.export == 0 {
-            let asked = s.calls.answered(header.xid);
-            if let Some(asked) = asked.filter(|a| !a.control) {
+            let asked = s.calls.answered(header.xid).filter(|a| !a.control).map(|a| a.sent_on);
+            if let Some(sent_on) = asked.or_else(|| s.pings.sent_on(header.xid)) {
                 drop(s);
-                return self.handle_lost(asked.sent_on, "the server does not know the export");
+                return self.handle_lost(sent_on, "the server does not know the export");
             }
         }
         // A reply that the server sent before its restart may still arrive; it names another export.
-        let replaying = |r: &mut Replaying| r.xid == header.xid && r.export == header.export;
+        let replaying = |r: &mut Box<Replaying>| r.xid == header.xid && r.export == header.export;
         if let Some(replaying) = s.replaying.take_if(replaying) {
             drop(s);
             let _ = replaying.answer.send(message);
@@ -489,7 +496,9 @@ impl ImportShared {
             (header.last_committed, Credits { rpcs: header.credits_granted, bytes: header.bytes_granted });
         let pool = LockPool { volume: header.server_lock_volume, limit: header.lock_limit };
         let (transno, pre_versions, body) = (header.transno, header.pre_versions, message.body.clone());
-        let Some(answered) = s.calls.handle_reply(message, export) else { return };
+        let of_ping = s.pings.handle_reply(header, export);
+        let of_call = |calls: &mut ImportCalls| calls.in_use()?.handle_reply(message, export);
+        let Some(answered) = of_ping.or_else(|| of_call(&mut s.calls)) else { return };
         let (xid, mut guard) = (answered.xid, s);
         let s = &mut *guard;
         s.service[answered.lane as usize].handle_sample(now, service_estimate.min(crate::adaptive_timeout::AT_MAX));
@@ -497,14 +506,16 @@ impl ImportShared {
         if answered.sent_once {
             s.network.handle_sample(now, round_trip.saturating_sub(spent));
         }
-        self.stats.add(answered.opcode, round_trip);
+        if !s.count_quiet(answered.opcode, round_trip) {
+            self.stats.add(answered.opcode, round_trip);
+        }
         s.last_reply = Some(now);
         // A connect reply may come from a restarted server, whose transnos say nothing about the changes made before.
         let mut durable = if answered.is_connect() { Vec::new() } else { s.handle_committed(committed) };
         match answered.replay {
             Some(request) if transno > s.last_committed => {
                 if s.replays.len() == 0 {
-                    self.node.timer.arm(now + COMMIT_PING_INTERVAL);
+                    self.arm(now + COMMIT_PING_INTERVAL);
                 }
                 let tag = answered.tag.0;
                 s.replays.keep(transno, Kept { request, xid, tag, reply: body, pre_versions });
@@ -515,7 +526,7 @@ impl ImportShared {
         if pool.limit != 0 {
             s.lock_pool = pool;
         }
-        if s.data.flags & connect_flags::CREDITS != 0 {
+        if s.data.flags & connect_flags::CREDITS != 0 && granted != s.calls.granted() {
             s.calls.handle_grant(granted);
         }
         drop(guard);
@@ -523,10 +534,23 @@ impl ImportShared {
     }
 
     /// Response times by opcode. A reply wakes its caller before it is counted, and is counted under the lock of the state;
-    /// so this waits for the lock, and the caller finds its own request counted.
-    pub(crate) fn settled_stats(&self) -> &OpStats {
-        drop(self.state.lock());
-        &self.stats
+    /// so this takes the lock, and the caller finds its own request counted.
+    pub(crate) fn sums(&self) -> OpSums {
+        let s = self.state.lock();
+        let mut sums = self.stats.read();
+        let connect = connect_opcode(self.config.kind);
+        [connect, Opcode::ObdPing].into_iter().zip(&s.quiet).for_each(|(opcode, quiet)| sums.insert(opcode, *quiet));
+        sums
+    }
+
+    /// Ends the pause between two connects early.
+    pub(crate) fn nudge(&self) -> &Notify {
+        self.nudge.get_or_init(Box::default)
+    }
+
+    /// Has the node look at this import by `at`.
+    fn arm(&self, at: Time) {
+        self.node.deadlines.arm(&self.armed, self.id, at);
     }
 
     /// If the connection with this number is in use, it is lost: connect again.
@@ -534,11 +558,10 @@ impl ImportShared {
         let mut s = self.state.lock();
         if s.machine.handle_lost(self.node.rt.now(), connection) {
             tracing::info!("{}: connection to {} lost: {why}", self.config.label, self.config.target);
-            s.calls.fail_no_delay();
+            s.calls.in_use().into_iter().for_each(|calls| calls.fail_no_delay());
             s.break_off_recovery();
             drop(s);
-            let hooks = self.lost_hooks.lock().clone();
-            hooks.iter().for_each(|hook| hook());
+            self.run_hooks(Moment::Lost);
             self.connect_if_wanted();
         }
     }
@@ -553,13 +576,17 @@ impl ImportShared {
         match connection {
             // An import without state at the server need not react: the peer may only have closed an idle socket, and
             // the next request will find out.
-            Some(connection) if s.calls.in_flight() > 0 || s.pings(&self.node) || s.machine.is_recovering() => {
+            Some(connection) if s.in_flight() > 0 || s.pings(&self.node) || s.machine.is_recovering() => {
                 drop(s);
                 self.handle_lost(connection, "the peer is down");
             }
             Some(_) => {}
-            None => s.calls.fail_control(),
+            None => s.calls.in_use().into_iter().for_each(|calls| calls.fail_control()),
         }
+    }
+
+    fn run_hooks(&self, at: Moment) {
+        self.attached.hooks(at).iter().for_each(|hook| hook());
     }
 
     /// Handles deadlines that are due at `now`. Returns when to call this again, and whether to ping the target now.
@@ -573,8 +600,15 @@ impl ImportShared {
             drop(self.node.rt.spawn(self.clone().rest()));
             return (Time::FAR_FUTURE, false);
         }
-        let connection = s.machine.recovery_connection().map(|c| c.connection);
-        let expired = s.calls.handle_time(now, connection);
+        let current = s.machine.recovery_connection();
+        let connection = current.map(|c| c.connection);
+        let mut expired = s.calls.handle_time(now, connection);
+        let answered_by = s.pings.deadline(current);
+        if answered_by <= now {
+            expired.lost = connection;
+        } else {
+            expired.next = expired.next.min(answered_by);
+        }
         let mut next = expired.next.min(rests_at);
         if connection.is_some()
             && let Some(mut at) = s.next_ping(self)
@@ -599,23 +633,82 @@ impl ImportShared {
         s.machine.connection().filter(|_| s.pings(&self.node))
     }
 
+    /// The import was connected without a message: what the reply would have left in it.
+    pub(crate) fn note_connected(&self, header: &RpcHeader) {
+        let now = self.node.rt.now();
+        {
+            let mut s = self.state.lock();
+            (s.last_sent, s.last_reply) = (now, Some(now));
+            s.count_quiet(connect_opcode(self.config.kind), Duration::ZERO);
+            if header.lock_limit != 0 {
+                s.lock_pool = LockPool { volume: header.server_lock_volume, limit: header.lock_limit };
+            }
+        }
+        self.arm_idle();
+    }
+
     /// Another import's ping speaks for this one.
     pub(crate) fn note_pinged(&self, now: Time) {
         self.state.lock().last_sent = now;
     }
 
-    /// Makes the node look at this import when its next ping is due.
-    fn arm_ping(&self) {
-        if let Some(at) = self.state.lock().next_ping(self) {
-            self.node.timer.arm(at);
+    /// Has the node look at this import when its next ping is due, or when it is to be disconnected.
+    fn arm_idle(&self) {
+        let s = self.state.lock();
+        let next = [s.next_ping(self), s.next_rest()].into_iter().flatten().min();
+        next.into_iter().for_each(|at| self.arm(at));
+    }
+
+    /// The time for a ping has come: pings the target, unless a ping is under way.
+    pub(crate) fn ping_if_quiet(self: &Arc<Self>) {
+        let is_pinging = {
+            let s = self.state.lock();
+            s.machine.connection().is_some_and(|c| s.pings.is_on(c.connection))
+        };
+        if !is_pinging {
+            self.ping();
+        }
+    }
+
+    /// Pings the target, unless there is no connection.
+    pub(crate) fn ping(self: &Arc<Self>) {
+        let (node, lane) = (&self.node, Lane::Control);
+        let now = node.rt.now();
+        let mut s = self.state.lock();
+        let Some(to) = s.machine.connection() else { return };
+        let service = s.service[lane as usize].estimate(now);
+        let timeout = request_timeout(node.at_min(), service, s.network.estimate(now));
+        let xid = node.next_xid();
+        let header = RpcHeader {
+            xid,
+            trace_id: xid,
+            lane: lane as u8,
+            opcode: Opcode::ObdPing as u32,
+            export: to.export,
+            connection_count: to.connection,
+            timeout_ms: millis(timeout),
+            last_xid: match s.calls.last_xid(lane) {
+                0 => xid - 1,
+                before => before,
+            },
+            ..RpcHeader::default()
+        };
+        s.pings.handle_sent(xid, to.connection, now, now + timeout);
+        s.last_sent = now;
+        self.arm(now + timeout);
+        drop(s);
+        let payload = encode(RpcKind::Request, &header, &[], Payload::new());
+        if let Err(e) = node.lnet.post_tagged(to.nid, request_portal(lane), None, self.id, to.connection, payload) {
+            self.handle_lost(to.connection, &e.to_string());
         }
     }
 
     pub(crate) fn close(&self) {
         let mut s = self.state.lock();
         s.machine.close(self.node.rt.now());
-        s.calls.fail_all(RpcError::Closed);
-        self.nudge.notify_one();
+        s.calls.in_use().into_iter().for_each(|calls| calls.fail_all(RpcError::Closed));
+        s.pings.handle_lost();
+        self.nudge().notify_one();
     }
 
     pub(crate) async fn disconnect(self: &Arc<Self>) {
@@ -656,7 +749,7 @@ impl ImportShared {
             let answered = self.say_goodbye(connection).await;
             self.state.lock().machine.handle_left(self.node.rt.now(), answered);
             if answered {
-                self.rested_hooks.lock().clone().iter().for_each(|hook| hook());
+                self.run_hooks(Moment::Rested);
             }
         }
         self.state.lock().connecting = false;
@@ -766,7 +859,7 @@ impl Ongoing {
         request.header = header;
         request.attach_bulk(options.bulk);
         if options.deadline.is_some() {
-            import.node.timer.arm(request.spec.give_up);
+            import.arm(request.spec.give_up);
         }
         Ok(call)
     }
@@ -922,7 +1015,7 @@ impl Request {
         if again {
             header.flags |= flags::RESENT;
         }
-        self.import.node.timer.arm(deadline);
+        self.import.arm(deadline);
     }
 
     /// Returns the reply with its bulk; `None` if the bulk was lost and the request has to be sent again.
@@ -956,6 +1049,24 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         self.import.state.lock().calls.finish(self.xid);
+    }
+}
+
+/// Opcode by which a client connects to a target of this kind.
+pub(crate) fn connect_opcode(kind: TargetKind) -> Opcode {
+    match kind {
+        TargetKind::Mgt => Opcode::MgsConnect,
+        TargetKind::Mdt => Opcode::MdsConnect,
+        TargetKind::Ost => Opcode::OstConnect,
+    }
+}
+
+/// Place of an opcode in [`State::quiet`].
+fn quiet_place(opcode: Opcode) -> Option<usize> {
+    match opcode {
+        Opcode::MgsConnect | Opcode::MdsConnect | Opcode::OstConnect => Some(0),
+        Opcode::ObdPing => Some(1),
+        _ => None,
     }
 }
 

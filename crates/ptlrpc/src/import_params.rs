@@ -11,10 +11,9 @@ use nacre_wire::Lane;
 use nacre_wire::connect::connect_flags;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Largest value of `max_rpcs_in_flight`.
-const MAX_RPCS_IN_FLIGHT_MAX: u64 = 512;
+const MAX_RPCS_IN_FLIGHT_MAX: u32 = 512;
 
 fn prefix(import: &ImportShared) -> String {
     let device = match import.config.kind {
@@ -40,19 +39,17 @@ fn register(import: &Arc<ImportShared>, params: &Params) {
         let max_modify_rpcs = move || weak.upgrade().map(|i| i.state.lock().data.max_modify_rpcs.max(1));
         params.add(format!("{prefix}max_mod_rpcs_in_flight"), max_modify_rpcs);
     }
-    let (weak, cell) = (Arc::downgrade(import), import.max_rpcs_in_flight.clone());
-    let shown = cell.clone();
+    let (weak, shown) = (Arc::downgrade(import), Arc::downgrade(import));
     params.add_rw(
         format!("{prefix}max_rpcs_in_flight"),
-        move || shown.load(Ordering::Relaxed),
+        move || shown.upgrade().map(|i| i.state.lock().calls.window()),
         move |text| {
-            let n: u64 = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;
+            let n: u32 = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;
             if !(1..=MAX_RPCS_IN_FLIGHT_MAX).contains(&n) {
                 return Err(format!("must be 1 to {MAX_RPCS_IN_FLIGHT_MAX}"));
             }
-            cell.store(n, Ordering::Relaxed);
             if let Some(import) = weak.upgrade() {
-                import.state.lock().calls.set_window(n as u32);
+                import.state.lock().calls.set_window(n);
             }
             Ok(())
         },
@@ -62,7 +59,7 @@ fn register(import: &Arc<ImportShared>, params: &Params) {
 impl Import {
     /// Lists the import in `params` until it is dropped. It can be listed in one place only.
     pub fn list_in(&self, params: &Params) {
-        assert!(self.0.listed.set(params.clone()).is_ok(), "{} is listed already", self.0.config.label);
+        assert!(self.0.attached.all().listed.set(params.clone()).is_ok(), "{} is listed already", self.0.config.label);
         register(&self.0, params);
     }
 }
@@ -70,7 +67,7 @@ impl Import {
 impl ImportShared {
     /// Removes the import's parameters, if it is listed.
     pub(crate) fn unlist(&self) {
-        if let Some(params) = self.listed.get() {
+        if let Some(params) = self.attached.listed() {
             params.remove_prefix(&prefix(self));
         }
     }
@@ -84,7 +81,7 @@ fn wall_secs(import: &ImportShared, at: Time) -> i64 {
 
 fn state(import: &ImportShared) -> Fields {
     let s = import.state.lock();
-    let history = s.machine.history().map(|(at, state)| (wall_secs(import, *at), state.name()));
+    let history = s.machine.history().map(|(at, state)| (wall_secs(import, at), state.name()));
     let mut fields = Fields::default();
     fields.push("current_state", s.machine.state().name());
     fields.push("state_history", history.collect::<Vec<_>>());
@@ -92,7 +89,7 @@ fn state(import: &ImportShared) -> Fields {
 }
 
 fn import_fields(import: &ImportShared) -> Fields {
-    let wait = import.settled_stats().read().all();
+    let wait = import.sums().all();
     let s = import.state.lock();
     let now = import.node.rt.now();
     let (config, m) = (&import.config, &s.machine);
@@ -117,7 +114,7 @@ fn import_fields(import: &ImportShared) -> Fields {
     connection.push("generation", m.generation());
     connection.push("in-progress_invalidations", 0u64);
     let mut rpcs = Fields::default();
-    rpcs.push("inflight", s.calls.in_flight());
+    rpcs.push("inflight", s.in_flight());
     rpcs.push("unregistering", 0u64);
     rpcs.push("timeouts", s.timeouts);
     rpcs.push_in("avg_waittime", wait.sum / wait.samples.max(1), " usec");
@@ -130,8 +127,8 @@ fn import_fields(import: &ImportShared) -> Fields {
     transactions.push("last_checked", s.last_committed);
 
     let mut fields = Fields::default();
-    fields.push("name", config.label.clone());
-    fields.push("target", config.target.clone());
+    fields.push("name", config.label.to_string());
+    fields.push("target", config.target.to_string());
     fields.push("state", m.state().name());
     fields.push("connect_flags", flag_names(d.flags));
     fields.push("connect_data", connect_data);
@@ -198,7 +195,7 @@ fn draw_timeouts(fields: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 fn operations(import: &ImportShared) -> Operations {
     let rt = &import.node.rt;
-    import.settled_stats().read().operations(rt.now(), rt.wall(), |_| true)
+    import.sums().operations(rt.now(), rt.wall(), |_| true)
 }
 
 fn version(v: u32) -> String {

@@ -3,7 +3,6 @@
 
 use nacre_base::steps::Steps;
 use nacre_base::{Nid, Time, Uuid};
-use std::collections::VecDeque;
 use std::time::Duration;
 
 /// State of an import. Names and meaning are Lustre's.
@@ -34,6 +33,21 @@ pub enum ImportState {
 }
 
 impl ImportState {
+    /// All states, in the order of their numbers.
+    const ALL: [ImportState; 11] = [
+        ImportState::Closed,
+        ImportState::New,
+        ImportState::Discon,
+        ImportState::Connecting,
+        ImportState::Replay,
+        ImportState::ReplayLocks,
+        ImportState::ReplayWait,
+        ImportState::Recover,
+        ImportState::Full,
+        ImportState::Evicted,
+        ImportState::Idle,
+    ];
+
     /// The name as `lctl get_param *.*.state` prints it.
     pub fn name(self) -> &'static str {
         match self {
@@ -167,10 +181,10 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 pub(crate) struct ImportMachine {
     state: ImportState,
-    history: VecDeque<(Time, ImportState)>,
+    history: History,
     candidates: Vec<Candidate>,
     /// Index of the candidate in use, or tried last.
-    current: usize,
+    current: u32,
     /// Number of the latest connect; connects are counted from 1.
     connection: u32,
     /// Number of evictions.
@@ -196,6 +210,35 @@ struct Candidate {
 }
 
 const HISTORY_MAX: usize = 16;
+
+/// The last states, each in one word: a node has thousands of imports, and most have three states behind them.
+#[derive(Debug)]
+struct History(Vec<u64>);
+
+/// Low bits of a word of the history, which name the state. What they take from the time is less than a microsecond.
+const STATE_BITS: u32 = 4;
+const _: () = assert!(ImportState::ALL.len() <= 1 << STATE_BITS, "each state has a number in the history");
+
+impl History {
+    fn begin(now: Time, state: ImportState) -> History {
+        let mut history = History(Vec::with_capacity(3));
+        history.add(now, state);
+        history
+    }
+
+    fn add(&mut self, now: Time, state: ImportState) {
+        if self.0.len() == HISTORY_MAX {
+            self.0.remove(0);
+        }
+        let mask = (1 << STATE_BITS) - 1;
+        self.0.push(now.0 & !mask | state as u64);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (Time, ImportState)> {
+        let mask = (1 << STATE_BITS) - 1;
+        self.0.iter().map(move |word| (Time(word & !mask), ImportState::ALL[(word & mask) as usize]))
+    }
+}
 /// The first connect may take this long; each round over all NIDs adds as much, because the network may be slow.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(50);
@@ -208,7 +251,7 @@ impl ImportMachine {
     pub(crate) fn new(now: Time, nids: &[Nid]) -> ImportMachine {
         let mut m = ImportMachine {
             state: ImportState::New,
-            history: VecDeque::from([(now, ImportState::New)]),
+            history: History::begin(now, ImportState::New),
             candidates: Vec::new(),
             current: 0,
             connection: 0,
@@ -228,7 +271,7 @@ impl ImportMachine {
     }
 
     /// The last states, oldest first, with the times they were entered.
-    pub(crate) fn history(&self) -> impl Iterator<Item = &(Time, ImportState)> {
+    pub(crate) fn history(&self) -> impl Iterator<Item = (Time, ImportState)> {
         self.history.iter()
     }
 
@@ -250,7 +293,7 @@ impl ImportMachine {
 
     /// NID of the current connection, or of the last attempt.
     pub(crate) fn current_nid(&self) -> Option<Nid> {
-        self.candidates.get(self.current).map(|c| c.nid)
+        self.candidates.get(self.current as usize).map(|c| c.nid)
     }
 
     /// Returns whether `nid` is one where the target may be served.
@@ -269,7 +312,7 @@ impl ImportMachine {
             return None;
         }
         let accepted = self.accepted.expect("an import that is connected was accepted");
-        let nid = self.candidates[self.current].nid;
+        let nid = self.candidates[self.current as usize].nid;
         Some(Connection { nid, export: accepted.export, connection: self.connection })
     }
 
@@ -307,14 +350,14 @@ impl ImportMachine {
         // tried for longest. A NID whose target is in recovery is tried again, because the target is there.
         if self.turned_away == 0 && (self.failures > 0 || self.accepted.is_none()) {
             let oldest = self.candidates.iter().enumerate().min_by_key(|(i, c)| (c.tried, *i)).map(|(i, _)| i);
-            self.current = oldest.unwrap_or(0);
+            self.current = oldest.unwrap_or(0) as u32;
         }
         self.connection += 1;
-        self.candidates[self.current].tried = self.connection;
+        self.candidates[self.current as usize].tried = self.connection;
         self.step(now, Event::ConnectSent);
         let rounds = self.failures / self.candidates.len() as u32;
         Some(Attempt {
-            nid: self.candidates[self.current].nid,
+            nid: self.candidates[self.current as usize].nid,
             connection: self.connection,
             previous_export: self.accepted.map_or(0, |a| a.export),
             timeout: (CONNECT_TIMEOUT * (rounds + 1)).min(CONNECT_TIMEOUT_MAX),
@@ -382,8 +425,8 @@ impl ImportMachine {
             self.failures += 1;
             self.turned_away = if turned_away { self.turned_away + 1 } else { 0 };
             self.step(now, Event::ConnectFailed);
-            if !self.candidates[self.current].listed {
-                self.candidates.remove(self.current);
+            if !self.candidates[self.current as usize].listed {
+                self.candidates.remove(self.current as usize);
                 (self.current, self.turned_away) = (0, 0);
             }
         }
@@ -430,7 +473,7 @@ impl ImportMachine {
     /// Sets the NIDs where the target may be served.
     pub(crate) fn handle_nids(&mut self, nids: &[Nid]) {
         let current = self.current_nid();
-        let old = std::mem::take(&mut self.candidates);
+        let old = std::mem::replace(&mut self.candidates, Vec::with_capacity(nids.len()));
         // The NID in use remains a candidate while it works, even if it is no longer listed.
         let keep = current.filter(|_| !self.wants_connect());
         let listed = nids.iter().map(|n| (*n, true));
@@ -441,7 +484,7 @@ impl ImportMachine {
             }
         }
         // Without a connection the NID listed first is next, because the target was started there last.
-        self.current = self.candidates.iter().position(|c| Some(c.nid) == keep).unwrap_or(0);
+        self.current = self.candidates.iter().position(|c| Some(c.nid) == keep).unwrap_or(0) as u32;
         (self.failures, self.turned_away) = (0, 0);
         self.assert_placed();
     }
@@ -468,17 +511,14 @@ impl ImportMachine {
     fn step(&mut self, now: Time, event: Event) {
         self.state = STEPS.next(self.state, event);
         self.assert_placed();
-        if self.history.len() == HISTORY_MAX {
-            self.history.pop_front();
-        }
-        self.history.push_back((now, self.state));
+        self.history.add(now, self.state);
     }
 
     /// Panics if the state implies a NID, a connect or an accepted connect that is not there.
     fn assert_placed(&self) {
         let state = self.state;
         let idle = matches!(state, ImportState::New | ImportState::Discon | ImportState::Closed);
-        assert!(idle || self.current < self.candidates.len(), "{state:?} at place {}", self.current);
+        assert!(idle || (self.current as usize) < self.candidates.len(), "{state:?} at place {}", self.current);
         let knows_server = !idle && state != ImportState::Connecting;
         assert!(!knows_server || self.accepted.is_some(), "{state:?}, and no connect was ever accepted");
         assert!(state == ImportState::New || state == ImportState::Closed || self.connection > 0, "{state:?}, unasked");
@@ -518,6 +558,7 @@ mod tests {
     #[test]
     fn the_steps_of_an_import_do_not_contradict_each_other() {
         STEPS.assert_sound();
+        assert!(ImportState::ALL.iter().enumerate().all(|(number, state)| *state as usize == number));
     }
 
     #[test]

@@ -12,8 +12,8 @@ pub(crate) struct ModifySlots {
 }
 
 impl ModifySlots {
-    pub(crate) fn new(max: u16) -> ModifySlots {
-        ModifySlots { max: max.max(1), taken: 0, words: Vec::new() }
+    pub(crate) const fn new(max: u16) -> ModifySlots {
+        ModifySlots { max: if max == 0 { 1 } else { max }, taken: 0, words: Vec::new() }
     }
 
     /// Sets the number of slots that the server allows. Tags beyond it stay taken until they are given back.

@@ -2,25 +2,25 @@
 
 use crate::adaptive_timeout::AT_MAX;
 use crate::connections::{EXPORTS_MAX, HOST_EXPORTS_MAX};
+use crate::deadlines::DueImports;
 use crate::evictor::Evictor;
 use crate::export::Export;
 use crate::identity::Refusals;
 use crate::import::{Import, ImportConfig, ImportShared};
 use crate::lane::LaneCounts;
 use crate::leases::{self, AskLeases, Heartbeat, Leases, LeasesFollowed, NEWS_WAIT};
-use crate::message::{Incoming, PROBE_MATCH_BITS, REPLY_PORTAL, decode, purpose, request_portal};
-use crate::node_core::NodeCore;
-use crate::request_buffers::{BUFFERS_MAX, Buffer, RequestBuffers};
-use crate::request_log::ReplyTo;
+use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, purpose, request_portal};
+use crate::node_core::{ImportTable, NodeCore};
+use crate::request_buffers::{Arrived, BUFFERS_MAX, Buffer, BufferOwner, RequestBuffers};
 use crate::stats::OpSums;
 use crate::target::{TargetEntry, TargetHandler};
-use crate::timer::Timer;
+use crate::timer::{RESOLUTION, Timer};
 use crate::window::CongestionControl;
 use nacre_base::param::Params;
 use nacre_base::param::value::{Fields, Operations};
 use nacre_base::tally::Sums;
 use nacre_base::{Faults, FxHashMap, Nid, TargetKind, TargetName, Time, Uuid};
-use nacre_lnet::{IncomingPut, Lnet, Places, Receipt, SimNet};
+use nacre_lnet::{IncomingPut, Lnet, Places, SimNet};
 use nacre_rt::{Rt, Task};
 use nacre_wire::header::RpcKind;
 use nacre_wire::{Lane, Opcode};
@@ -59,42 +59,6 @@ pub(crate) struct NodeShared {
     pub(crate) malformed: AtomicU64,
     /// Limits the log lines about requests and connects from NIDs that they must not come from.
     pub(crate) refusals: Refusals,
-}
-
-/// A request that has arrived and has no buffer yet.
-pub(crate) struct Arrived {
-    pub(crate) opcode: Opcode,
-    pub(crate) message: Incoming,
-    pub(crate) reply_to: ReplyTo,
-    /// Keeps the credit that the sender has used.
-    pub(crate) receipt: Receipt,
-}
-
-/// The buffer of a request, which gives it back at most once.
-pub(crate) struct BufferInUse {
-    node: Weak<NodeShared>,
-    lane: Lane,
-    buffer: Mutex<Option<Buffer>>,
-}
-
-impl BufferInUse {
-    pub(crate) fn new(node: &Arc<NodeShared>, lane: Lane, buffer: Option<Buffer>) -> BufferInUse {
-        BufferInUse { node: Arc::downgrade(node), lane, buffer: Mutex::new(buffer) }
-    }
-
-    /// The request no longer needs its buffer, if it had one.
-    pub(crate) fn give_back(&self) {
-        let Some(buffer) = self.buffer.lock().take() else { return };
-        let Some(node) = self.node.upgrade() else { return };
-        let next = node.buffers[self.lane as usize].lock().handle_done(buffer, node.core.rt.now());
-        node.take_waiting(self.lane, next);
-    }
-}
-
-impl Drop for BufferInUse {
-    fn drop(&mut self) {
-        self.give_back();
-    }
 }
 
 /// A target being served, until this is dropped.
@@ -168,7 +132,7 @@ impl RpcNode {
         let changed = move || {
             let now = core.rt.now();
             // Next pings may be due earlier than the timer thinks.
-            core.timer.arm(now);
+            core.deadlines.arm_all(now);
             now
         };
         liveness.list_in(params, changed);
@@ -216,9 +180,7 @@ impl RpcNode {
     /// Makes an import, which connects at the first call. [`Import::list_in`] shows it to administrators.
     pub fn import(&self, config: ImportConfig) -> Arc<Import> {
         let id = self.0.next_import.fetch_add(1, Ordering::Relaxed);
-        let node = self.0.clone();
-        let forget = Box::new(move |id| drop(node.imports.write().remove(&id)));
-        let import = Import::new(self.0.core.clone(), id, config, forget);
+        let import = Import::new(self.0.core.clone(), self.0.clone(), id, config);
         self.0.imports.write().insert(id, Arc::downgrade(&import.0));
         import
     }
@@ -273,6 +235,12 @@ impl RpcNode {
     }
 }
 
+impl ImportTable for NodeShared {
+    fn forget_import(&self, number: u64) {
+        self.imports.write().remove(&number);
+    }
+}
+
 impl NodeShared {
     fn attach(self: &Arc<Self>) {
         for lane in Lane::ALL {
@@ -305,7 +273,7 @@ impl NodeShared {
                 import.handle_lost(connection, "a request could not be sent");
             }
         }));
-        self.start_timer(&self.core.timer, NodeShared::handle_time);
+        self.start_timer(&self.core.deadlines.timer, NodeShared::handle_time);
         self.start_timer(&self.service_timer, NodeShared::handle_service_time);
     }
 
@@ -342,16 +310,25 @@ impl NodeShared {
     }
 
     fn handle_time(self: &Arc<Self>, now: Time) -> Time {
-        let (imports, mut next, mut due) = (self.imports(), Time::FAR_FUTURE, Vec::new());
-        for import in &imports {
+        let deadlines = &self.core.deadlines;
+        let imports = match deadlines.take_due(now) {
+            DueImports::All => self.imports(),
+            DueImports::Some(numbers) => {
+                let all = self.imports.read();
+                numbers.iter().filter_map(|number| all.get(number).and_then(Weak::upgrade)).collect()
+            }
+        };
+        let mut pinging = Vec::new();
+        for import in imports {
+            import.armed.clear();
             let (at, is_ping_due) = import.handle_time(now);
-            next = next.min(at);
-            due.extend(is_ping_due.then(|| import.clone()));
+            deadlines.arm(&import.armed, import.id, at.max(now + RESOLUTION));
+            pinging.extend(is_ping_due.then_some(import));
         }
-        if !due.is_empty() {
-            self.send_pings(due, &imports, now);
+        if !pinging.is_empty() {
+            self.send_pings(pinging, now);
         }
-        next
+        deadlines.next()
     }
 
     fn handle_service_time(self: &Arc<Self>, now: Time) -> Time {
@@ -401,7 +378,7 @@ impl NodeShared {
         self.imports().iter().any(|i| i.config.client == client)
     }
 
-    fn imports(&self) -> Vec<Arc<ImportShared>> {
+    pub(crate) fn imports(&self) -> Vec<Arc<ImportShared>> {
         self.imports.read().values().filter_map(Weak::upgrade).collect()
     }
 
@@ -425,6 +402,13 @@ impl NodeShared {
         let targets = self.targets.read();
         targets.values().filter(|t| picks(t)).flat_map(|t| t.lanes()).for_each(|l| all.merge(&l.stats()));
         all
+    }
+}
+
+impl BufferOwner for NodeShared {
+    fn take_back(self: Arc<Self>, lane: Lane, buffer: Buffer) {
+        let next = self.buffers[lane as usize].lock().handle_done(buffer, self.core.rt.now());
+        self.take_waiting(lane, next);
     }
 }
 

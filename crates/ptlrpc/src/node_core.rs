@@ -1,8 +1,8 @@
 //! State that the imports and the services of a node share.
 
 use crate::adaptive_timeout::AT_MIN;
+use crate::deadlines::Deadlines;
 use crate::liveness::{Liveness, Renewals};
-use crate::timer::Timer;
 use nacre_base::{Faults, Time};
 use nacre_lnet::Lnet;
 use nacre_rt::Rt;
@@ -10,13 +10,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// A node's table of imports. Imports keep it, and so the node: it can be dropped before they are.
+pub(crate) trait ImportTable: Send + Sync {
+    /// An import is gone.
+    fn forget_import(&self, number: u64);
+}
+
 /// The clock, the network and the fault points of a node, and the source of its xids.
 pub(crate) struct NodeCore {
     pub(crate) rt: Rt,
     pub(crate) lnet: Lnet,
     pub(crate) faults: Faults,
-    /// Timer of the calls' deadlines.
-    pub(crate) timer: Arc<Timer>,
+    /// When its imports have to be looked at: deadlines of calls, pings.
+    pub(crate) deadlines: Deadlines,
     next_xid: AtomicU64,
     /// The shortest estimate of a service's time that counts, in seconds.
     pub(crate) at_min_secs: Arc<AtomicU64>,
@@ -35,10 +41,10 @@ impl NodeCore {
         let wall = rt.wall();
         let first_xid = (wall.secs.max(0) as u64).saturating_mul(62_500_000) + u64::from(wall.nanos) / 16;
         let next_xid = AtomicU64::new(first_xid.max(1));
-        let (timer, liveness, unstable) = (Arc::new(Timer::new()), Arc::default(), Arc::default());
+        let (deadlines, liveness, unstable) = (Deadlines::new(), Arc::default(), Arc::default());
         let at_min_secs = Arc::new(AtomicU64::new(AT_MIN.as_secs()));
         let renewals = Renewals::default();
-        NodeCore { rt, lnet, faults, timer, next_xid, at_min_secs, liveness, renewals, unstable }
+        NodeCore { rt, lnet, faults, deadlines, next_xid, at_min_secs, liveness, renewals, unstable }
     }
 
     pub(crate) fn at_min(&self) -> Duration {

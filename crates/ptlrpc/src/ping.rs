@@ -26,16 +26,15 @@ pub(crate) type Told = (u64, u64);
 
 impl NodeShared {
     /// Sends the pings of imports whose time has come.
-    pub(crate) fn send_pings(&self, due: Vec<Arc<ImportShared>>, all: &[Arc<ImportShared>], now: Time) {
-        let spawn = |first: Arc<ImportShared>, others| drop(self.core.rt.spawn(first.ping_with(others)));
+    pub(crate) fn send_pings(&self, due: Vec<Arc<ImportShared>>, now: Time) {
         if self.core.liveness.pings() != Pings::PerServer {
-            return due.into_iter().for_each(|import| spawn(import, Vec::new()));
+            return due.iter().for_each(ImportShared::ping_if_quiet);
         }
         let mut servers: BTreeMap<Nid, Vec<Other>> = BTreeMap::new();
         let connections = due.iter().filter_map(|import| import.pinged_connection());
         servers.extend(connections.map(|connection| (connection.nid, Vec::new())));
         // Those that are not due yet come along.
-        for import in all {
+        for import in self.imports() {
             let Some(connection) = import.pinged_connection() else { continue };
             if let Some(together) = servers.get_mut(&connection.nid) {
                 import.note_pinged(now);
@@ -45,7 +44,7 @@ impl NodeShared {
         for mut together in servers.into_values() {
             while let Some((first, _)) = together.pop() {
                 let others = together.split_off(together.len().saturating_sub(TOGETHER_MAX));
-                spawn(first, others);
+                drop(self.core.rt.spawn(first.ping_with(others)));
             }
         }
     }

@@ -49,7 +49,7 @@ impl ImportShared {
                 if s.machine.finish_recovery(self.node.rt.now()) {
                     s.replays.end_recovery();
                     s.recovered_at = s.machine.instance();
-                    s.calls.handle_connected(attempt.connection);
+                    s.calls.in_use().into_iter().for_each(|calls| calls.handle_connected(attempt.connection));
                     tracing::info!("{}: recovered", self.config.label);
                 }
             }
@@ -69,7 +69,7 @@ impl ImportShared {
         }
         self.tell(attempt.connection, flags::REQ_REPLAY_DONE).await?;
         self.advance(attempt)?;
-        let hooks = self.recover_hooks.lock().clone();
+        let hooks = self.attached.recover_hooks();
         for hook in hooks {
             hook().await?;
         }
@@ -186,7 +186,7 @@ impl ImportShared {
         }
         let before = s.replaying.as_ref().map(|r| r.xid);
         assert!(before.is_none(), "xid {} is replayed while {before:?} waits for its answer", replaying.xid);
-        s.replaying = Some(replaying);
+        s.replaying = Some(Box::new(replaying));
         Ok(())
     }
 

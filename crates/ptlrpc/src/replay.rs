@@ -64,15 +64,20 @@ pub(crate) struct Kept {
     pub(crate) pre_versions: Versions,
 }
 
-/// The engine.
+/// The engine. Its books are made for the first request or recovery: most imports of a node never need them.
 #[derive(Default)]
 pub(crate) struct Replays {
+    /// Bytes of data in the kept requests of all imports of the node.
+    total: Arc<AtomicU64>,
+    books: Option<Box<Books>>,
+}
+
+#[derive(Default)]
+struct Books {
     /// Kept requests, by transno.
     kept: BTreeMap<u64, Kept>,
     /// Bytes of data in the kept requests.
     unstable: u64,
-    /// Bytes of data in the kept requests of all imports of the node.
-    total: Arc<AtomicU64>,
     /// Server instance that gets the replays; none while no recovery is under way.
     instance: Option<u64>,
     /// Transno of the last replay that this instance, or the last one, has answered; 0 if it has answered none.
@@ -84,77 +89,70 @@ pub(crate) struct Replays {
 
 impl Drop for Replays {
     fn drop(&mut self) {
-        self.total.fetch_sub(self.unstable, Ordering::Relaxed);
+        self.total.fetch_sub(self.unstable_bytes(), Ordering::Relaxed);
     }
 }
 
 impl Replays {
     /// Makes an empty set. The bytes of its requests are also counted in `total`.
     pub(crate) fn new(total: Arc<AtomicU64>) -> Replays {
-        Replays { kept: BTreeMap::new(), unstable: 0, total, instance: None, answered: 0, unanswered: None }
+        Replays { total, books: None }
     }
 
     /// Keeps a request that was answered with this transno. A request that is answered twice, because the first reply
     /// was lost, is kept once.
     pub(crate) fn keep(&mut self, transno: u64, kept: Kept) {
         let bytes = kept.request.data.len() as u64;
-        self.unstable += bytes;
+        let books = self.books.get_or_insert_default();
+        books.unstable += bytes;
         self.total.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(before) = self.kept.insert(transno, kept) {
-            self.forget(before.request.data.len() as u64);
+        if let Some(before) = books.kept.insert(transno, kept) {
+            books.forget(before.request.data.len() as u64, &self.total);
         }
-    }
-
-    fn forget(&mut self, bytes: u64) {
-        assert!(bytes <= self.unstable, "{bytes} bytes are durable or lost, of {} that are kept", self.unstable);
-        self.unstable -= bytes;
-        let total = self.total.fetch_sub(bytes, Ordering::Relaxed);
-        assert!(bytes <= total, "{bytes} bytes are durable or lost, of {total} that all imports keep");
-    }
-
-    /// Panics if bytes are counted although no request is kept.
-    fn assert_balanced(&self) {
-        assert!(!self.kept.is_empty() || self.unstable == 0, "nothing is kept, and {} bytes of it are", self.unstable);
     }
 
     /// All changes up to this transno are durable. Returns the callbacks to call.
     #[must_use]
     pub(crate) fn handle_committed(&mut self, upto: u64) -> Vec<CommitCallback> {
         let mut callbacks = Vec::new();
-        while let Some(first) = self.kept.first_entry().filter(|e| *e.key() <= upto) {
+        let Some(books) = &mut self.books else { return callbacks };
+        while let Some(first) = books.kept.first_entry().filter(|e| *e.key() <= upto) {
             let kept = first.remove();
-            self.forget(kept.request.data.len() as u64);
+            books.forget(kept.request.data.len() as u64, &self.total);
             callbacks.extend(kept.request.on_commit.clone());
         }
-        self.assert_balanced();
+        books.assert_balanced();
         callbacks
     }
 
     /// The server could not execute this request again. Returns the callback to call.
     #[must_use]
     pub(crate) fn handle_failed(&mut self, transno: u64) -> Option<CommitCallback> {
-        let kept = self.kept.remove(&transno)?;
-        self.forget(kept.request.data.len() as u64);
-        self.assert_balanced();
+        let books = self.books.as_mut()?;
+        let kept = books.kept.remove(&transno)?;
+        books.forget(kept.request.data.len() as u64, &self.total);
+        books.assert_balanced();
         kept.request.on_commit.clone()
     }
 
     /// The server will never execute the kept requests again. Returns the callbacks to call.
     #[must_use]
     pub(crate) fn handle_lost(&mut self) -> Vec<CommitCallback> {
-        self.forget(self.unstable);
-        std::mem::take(&mut self.kept).into_values().filter_map(|kept| kept.request.on_commit.clone()).collect()
+        let Some(books) = &mut self.books else { return Vec::new() };
+        books.forget(books.unstable, &self.total);
+        std::mem::take(&mut books.kept).into_values().filter_map(|kept| kept.request.on_commit.clone()).collect()
     }
 
     /// A server instance waits for replays, perhaps over a second connection; it has kept all changes up to
     /// `committed`. Returns the callbacks to call.
     #[must_use]
     pub(crate) fn begin_recovery(&mut self, instance: u64, committed: u64) -> Vec<CommitCallback> {
-        if self.instance != Some(instance) {
-            self.instance = Some(instance);
-            self.answered = 0;
+        let books = self.books.get_or_insert_default();
+        if books.instance != Some(instance) {
+            books.instance = Some(instance);
+            books.answered = 0;
         }
-        let heard = self.unanswered.map_or(u64::MAX, |transno| transno - 1);
+        let heard = books.unanswered.map_or(u64::MAX, |transno| transno - 1);
         self.handle_committed(committed.min(heard))
     }
 
@@ -165,36 +163,54 @@ impl Replays {
     /// last reply of each tag, so after its next crash it could not recognise an earlier replay that is durable. Thus only
     /// the last replay can come twice, and the server has its reply.
     pub(crate) fn start_next(&mut self) -> Option<(u64, u64, &Kept)> {
-        let (transno, kept) = self.kept.range(self.answered + 1..).next()?;
-        self.unanswered = Some(*transno);
-        Some((*transno, self.answered, kept))
+        let books = self.books.as_mut()?;
+        let (transno, kept) = books.kept.range(books.answered + 1..).next()?;
+        books.unanswered = Some(*transno);
+        Some((*transno, books.answered, kept))
     }
 
     /// The instance has answered the replay.
     pub(crate) fn handle_replayed(&mut self, transno: u64) {
-        let unanswered = self.unanswered.take();
+        let books = self.books.get_or_insert_default();
+        let unanswered = books.unanswered.take();
         assert_eq!(unanswered, Some(transno), "a replay was answered, and another one was the last");
-        self.answered = transno;
+        books.answered = transno;
     }
 
     /// The recovery is over, or the server has nothing to recover.
     pub(crate) fn end_recovery(&mut self) {
-        (self.instance, self.unanswered) = (None, None);
+        if let Some(books) = &mut self.books {
+            (books.instance, books.unanswered) = (None, None);
+        }
     }
 
     /// Transno of the last replay that was answered in this recovery, or in the last one; 0 if there was none.
     pub(crate) fn last_replayed(&self) -> u64 {
-        self.answered
+        self.books.as_ref().map_or(0, |books| books.answered)
     }
 
     /// Number of kept requests.
     pub(crate) fn len(&self) -> usize {
-        self.kept.len()
+        self.books.as_ref().map_or(0, |books| books.kept.len())
     }
 
     /// Bytes of data that were answered and that the server may still lose.
     pub(crate) fn unstable_bytes(&self) -> u64 {
-        self.unstable
+        self.books.as_ref().map_or(0, |books| books.unstable)
+    }
+}
+
+impl Books {
+    fn forget(&mut self, bytes: u64, total: &AtomicU64) {
+        assert!(bytes <= self.unstable, "{bytes} bytes are durable or lost, of {} that are kept", self.unstable);
+        self.unstable -= bytes;
+        let total = total.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(bytes <= total, "{bytes} bytes are durable or lost, of {total} that all imports keep");
+    }
+
+    /// Panics if bytes are counted although no request is kept.
+    fn assert_balanced(&self) {
+        assert!(!self.kept.is_empty() || self.unstable == 0, "nothing is kept, and {} bytes of it are", self.unstable);
     }
 }
 
@@ -237,7 +253,7 @@ mod tests {
     fn bytes_that_nothing_has_are_found() {
         let mut replays = Replays::default();
         replays.keep(5, kept(1, 10, &Arc::default()));
-        (replays.unstable, replays.total) = (17, Arc::new(AtomicU64::new(17)));
+        (replays.books.as_mut().unwrap().unstable, replays.total) = (17, Arc::new(AtomicU64::new(17)));
         let _ = replays.handle_committed(5);
     }
 

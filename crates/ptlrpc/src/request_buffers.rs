@@ -6,8 +6,14 @@
 //! eighth of the buffers, and more only while nobody else waits, and clients that wait take turns. High-priority requests,
 //! which others wait for, have an eighth more to themselves.
 
+use crate::message::Incoming;
+use crate::request_log::ReplyTo;
 use nacre_base::{FxHashMap, Nid, Time};
+use nacre_lnet::Receipt;
+use nacre_wire::{Lane, Opcode};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Buffers of a lane, unless an administrator says otherwise.
@@ -55,6 +61,48 @@ pub(crate) struct BufferCounts {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the buffer is used until it is given back"]
 pub(crate) struct Buffer(Nid);
+
+/// A request that has arrived and has no buffer yet.
+pub(crate) struct Arrived {
+    pub(crate) opcode: Opcode,
+    pub(crate) message: Incoming,
+    pub(crate) reply_to: ReplyTo,
+    /// Keeps the credit that the sender has used.
+    pub(crate) receipt: Receipt,
+}
+
+/// The node that a buffer belongs to.
+pub(crate) trait BufferOwner: Send + Sync {
+    /// A request of this lane no longer needs its buffer.
+    fn take_back(self: Arc<Self>, lane: Lane, buffer: Buffer);
+}
+
+/// The buffer of a request, which gives it back at most once.
+pub(crate) struct BufferInUse {
+    owner: Weak<dyn BufferOwner>,
+    lane: Lane,
+    buffer: Mutex<Option<Buffer>>,
+}
+
+impl BufferInUse {
+    pub(crate) fn new(owner: Weak<dyn BufferOwner>, lane: Lane, buffer: Option<Buffer>) -> BufferInUse {
+        BufferInUse { owner, lane, buffer: Mutex::new(buffer) }
+    }
+
+    /// The request no longer needs its buffer, if it had one.
+    pub(crate) fn give_back(&self) {
+        let Some(buffer) = self.buffer.lock().take() else { return };
+        if let Some(owner) = self.owner.upgrade() {
+            owner.take_back(self.lane, buffer);
+        }
+    }
+}
+
+impl Drop for BufferInUse {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
 
 impl<T> Default for RequestBuffers<T> {
     fn default() -> RequestBuffers<T> {

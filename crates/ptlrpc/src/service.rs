@@ -9,11 +9,11 @@ use crate::export::{Entry, Export};
 use crate::identity::Identity;
 use crate::lane::{LaneSlot, Load};
 use crate::message::{GOODBYE_XID, Incoming, REPLY_PORTAL, decode, encode, millis, opcode};
-use crate::node::{Arrived, BufferInUse, NodeShared};
+use crate::node::NodeShared;
 use crate::nrs::{Admission, is_high_priority, may_have_high_priority};
 use crate::ping::Told;
 use crate::request::{Arrival, ServerRequest, Transfer, Work};
-use crate::request_buffers::Buffer;
+use crate::request_buffers::{Arrived, Buffer, BufferInUse, BufferOwner};
 use crate::request_log::{Received, ReplyTo, Verdict, early_at};
 use crate::target::Response;
 use crate::window::{Credits, GrantRequest};
@@ -141,7 +141,7 @@ impl NodeShared {
         match self.export_of(header, reply_to, self.core.rt.now()) {
             Some(export) => self.take(lane, arrived, export, Some(buffer)),
             None => {
-                drop(BufferInUse::new(self, lane, Some(buffer)));
+                self.clone().take_back(lane, buffer);
                 self.refuse_unconnected(header, reply_to);
             }
         }
@@ -162,7 +162,8 @@ impl NodeShared {
         let Arrived { opcode, message: m, reply_to, receipt } = arrived;
         drop(receipt);
         let (control, now) = (Control::of(opcode), self.core.rt.now());
-        let buffer = BufferInUse::new(self, lane, buffer);
+        let owner: Weak<NodeShared> = Arc::downgrade(self);
+        let buffer = BufferInUse::new(owner, lane, buffer);
         let deadline = now + Duration::from_millis(m.header.timeout_ms.into());
         let received = Received {
             xid: m.header.xid,

@@ -119,6 +119,13 @@ impl OpSums {
         self.0.get(&opcode).copied().unwrap_or_default()
     }
 
+    /// Adds what was counted elsewhere, if anything was.
+    pub(crate) fn insert(&mut self, opcode: Opcode, sums: Sums) {
+        if sums.samples > 0 {
+            self.0.entry(opcode).or_default().merge(&sums);
+        }
+    }
+
     /// The sums of all opcodes together.
     pub(crate) fn all(&self) -> Sums {
         let mut all = Sums::default();

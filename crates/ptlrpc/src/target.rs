@@ -9,7 +9,7 @@ use crate::request_log::ReplyTo;
 use crate::window::{CongestionControl, FixedWindow};
 use bytes::Bytes;
 use nacre_base::{Errno, FxHashMap, Payload, Tag, Transno, Uuid, Xid};
-use nacre_wire::connect::{ConnectReply, ConnectRequest};
+use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest};
 use nacre_wire::header::Versions;
 use nacre_wire::{Field, Lane, RpcHeader};
 use parking_lot::Mutex;
@@ -114,12 +114,14 @@ impl Response {
 
 /// A target being served.
 pub(crate) struct TargetEntry {
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     pub(crate) handler: Arc<dyn TargetHandler>,
     /// Instance number for a target that has none of its own.
     pub(crate) incarnation: u64,
     pub(crate) stopped: AtomicBool,
     pub(crate) clients: Mutex<FxHashMap<Uuid, Arc<Export>>>,
+    /// What was negotiated with the latest client; most often the next one gets the same.
+    latest_data: Mutex<Arc<ConnectData>>,
     /// Clients of which a connect is being handled, each with the connect that is handled next, if there is one.
     pub(crate) connecting: Mutex<FxHashMap<Uuid, Option<Connect>>>,
     pub(crate) congestion: Mutex<Box<dyn CongestionControl>>,
@@ -138,11 +140,12 @@ impl TargetEntry {
         spawn: Spawn<Work>,
     ) -> TargetEntry {
         TargetEntry {
-            name: name.to_owned(),
+            name: name.into(),
             handler,
             incarnation,
             stopped: false.into(),
             clients: Mutex::default(),
+            latest_data: Mutex::default(),
             connecting: Mutex::default(),
             congestion: Mutex::new(Box::new(FixedWindow::default())),
             lanes: Default::default(),
@@ -152,6 +155,15 @@ impl TargetEntry {
 
     pub(crate) fn lane(&self, lane: Lane) -> &Arc<LaneService<Work>> {
         self.lanes[lane as usize].get_or_init(|| Arc::new(LaneService::new(lane, self.spawn.clone())))
+    }
+
+    /// Negotiated connect data in memory that exports share.
+    pub(crate) fn share(&self, data: &ConnectData) -> Arc<ConnectData> {
+        let mut latest = self.latest_data.lock();
+        if **latest != *data {
+            *latest = Arc::new(data.clone());
+        }
+        latest.clone()
     }
 
     /// The lanes that have had requests.

@@ -18,7 +18,7 @@ pub(crate) struct Timer {
 }
 
 /// Shortest time between two checks, however many deadlines there are.
-const RESOLUTION: Duration = Duration::from_millis(1);
+pub(crate) const RESOLUTION: Duration = Duration::from_millis(1);
 
 impl Timer {
     pub(crate) fn new() -> Timer {

@@ -71,9 +71,10 @@ impl Total {
 }
 
 impl Window {
-    pub(crate) fn new(limit: u32) -> Window {
-        let (granted, in_flight, taken, given) = Default::default();
-        Window { limit: limit.max(1), granted, in_flight, taken, given }
+    pub(crate) const fn new(limit: u32) -> Window {
+        let (none, total) = (Credits { rpcs: 0, bytes: 0 }, Total { rpcs: 0, bytes: 0 });
+        let limit = if limit == 0 { 1 } else { limit };
+        Window { limit, granted: none, in_flight: none, taken: total, given: total }
     }
 
     pub(crate) fn set_limit(&mut self, limit: u32) {

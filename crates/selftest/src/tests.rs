@@ -23,7 +23,7 @@ fn world(rt: &Rt) -> World {
     // Slow enough that a second of virtual time is not a million messages.
     let link = LinkOptions { latency: Duration::from_millis(5), ..LinkOptions::default() };
     let options = SimNetOptions { link, bandwidth: 100_000_000, ..SimNetOptions::default() };
-    let near_net = SimNet::new(rt.clone(), options.clone());
+    let near_net = SimNet::new(rt.clone(), options);
     let far_net = SimNet::new(rt.clone(), SimNetOptions { network: far, ..options });
     let router = Lnet::new(rt.child("router"), LnetOptions::default(), Faults::new());
     router.add_sim_as(&near_net, 9);

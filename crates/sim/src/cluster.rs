@@ -9,6 +9,7 @@ use nacre_base::param::value::Value;
 use nacre_base::{Faults, MdtIndex, Nid, OstIndex, TargetName, Uuid};
 use nacre_client::{Client, MountConfig};
 use nacre_lnet::{Route, SimNet, SimNetOptions};
+use nacre_mgs::store::memory::{MemoryConnection, MemoryStore};
 use nacre_node::{Node, Served, TargetSpec, tables};
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_osd::{IoStats, Osd};
@@ -35,6 +36,8 @@ pub struct Builder {
     ost_storage: Option<MemOptions>,
     client_params: bool,
     imperative_recovery: bool,
+    /// Two MGSs share a store, in place of one with a target of its own.
+    shared_configuration: bool,
     /// Parameters of `obdfilter.*` that every OST has from each of its starts on.
     ost_params: Vec<(&'static str, &'static str)>,
     /// Creates the device that OSTs see instead of their storage.
@@ -58,10 +61,19 @@ impl std::fmt::Debug for Device {
 pub enum Server {
     /// The management server.
     Mgs,
+    /// A second management server, which shares the configuration with the first.
+    SecondMgs,
     /// The metadata server.
     Mds,
     /// An object storage server.
     Oss(u32),
+}
+
+impl Server {
+    /// Returns whether this is an MGS.
+    pub fn is_mgs(self) -> bool {
+        matches!(self, Server::Mgs | Server::SecondMgs)
+    }
 }
 
 /// A running cluster.
@@ -82,6 +94,8 @@ pub struct Cluster {
 struct ServerNode {
     server: Server,
     number: u32,
+    /// Its connection to the configuration, if it is an MGS that shares one.
+    store: Option<Arc<MemoryConnection>>,
     storage: Arc<MemOsd>,
     /// Fault points of the server's storage, which stay over restarts.
     storage_faults: Faults,
@@ -92,13 +106,14 @@ struct ServerNode {
 /// The parts of a server's process.
 struct Running {
     node: Node,
-    served: Served,
+    /// Its target; none if it is an MGS that shares its configuration, which comes and goes with the store.
+    served: Option<Served>,
 }
 
 impl Running {
     /// Clients for which its target has exports.
-    fn clients(&self) -> BTreeSet<Uuid> {
-        self.served.clients().into_iter().collect()
+    fn clients(&self) -> Option<BTreeSet<Uuid>> {
+        Some(self.served.as_ref()?.clients().into_iter().collect())
     }
 }
 
@@ -116,6 +131,9 @@ const EVICTION_MAX: Duration = Duration::from_secs(1000);
 const WITNESS: u32 = 50_000;
 const MGS_NODE: u32 = 1;
 const MDS_NODE: u32 = 2;
+const SECOND_MGS_NODE: u32 = 3;
+/// Longest time of a message to the store that MGSs share.
+const STORE_DELAY: Duration = Duration::from_millis(5);
 const OSS_NODE: u32 = 10;
 const ROUTER_NODE: u32 = 1000;
 const CLIENT_NODE: u32 = 10_000;
@@ -134,6 +152,7 @@ impl Cluster {
             ost_storage: None,
             client_params: true,
             imperative_recovery: true,
+            shared_configuration: false,
             ost_params: Vec::new(),
             ost_device: None,
         }
@@ -272,6 +291,13 @@ impl Cluster {
         }
     }
 
+    /// Cuts an MGS off from the configuration that it shares, or ends that.
+    pub fn set_cut_from_store(&self, server: Server, is_cut: bool) {
+        let servers = self.servers.lock();
+        let store = servers.iter().find(|s| s.server == server).and_then(|s| s.store.as_ref());
+        store.expect("an MGS that shares its configuration").set_cut(is_cut);
+    }
+
     /// Number of a server's node.
     pub(crate) fn number(&self, server: Server) -> u32 {
         self.servers.lock().iter().find(|s| s.server == server).expect("a server of this cluster").number
@@ -279,14 +305,17 @@ impl Cluster {
 
     /// Starts the server again on its storage.
     pub async fn restart(&self, server: Server) -> Result<(), String> {
-        let (number, uuid, rt, storage) = {
+        let (number, uuid, rt, storage, store) = {
             let mut servers = self.servers.lock();
             let node = servers.iter_mut().find(|s| s.server == server).expect("a server of this cluster");
             let rt = self.builder.scope(&self.rt, format!("{server:?}"), node.number);
             node.storage = Arc::new(node.storage.reopen(&rt, tables(self.target_of(server).0.kind)));
-            (node.number, node.uuid, rt, node.storage.clone())
+            (node.number, node.uuid, rt, node.storage.clone(), node.store.clone())
         };
-        let running = self.builder.start_server(&rt, self.nets(), server, number, uuid, storage).await?;
+        let running = match store {
+            Some(store) => self.builder.start_mgs(&rt, self.nets(), server, number, store).await?,
+            None => self.builder.start_server(&rt, self.nets(), server, number, uuid, storage).await?,
+        };
         let mut servers = self.servers.lock();
         let node = servers.iter_mut().find(|s| s.server == server).expect("a server of this cluster");
         node.running = Some(running);
@@ -347,7 +376,9 @@ impl Cluster {
     pub fn check_locks(&self) -> Result<(), String> {
         let servers = self.servers.lock();
         for (server, running) in servers.iter().filter_map(|s| Some((s.server, s.running.as_ref()?))) {
-            running.served.check_locks().map_err(|e| format!("{server:?}: {e}"))?;
+            if let Some(served) = &running.served {
+                served.check_locks().map_err(|e| format!("{server:?}: {e}"))?;
+            }
         }
         for client in self.living_clients() {
             client.client.check_locks().map_err(|e| format!("client {}: {e}", client.number))?;
@@ -360,7 +391,7 @@ impl Cluster {
         let servers = self.servers.lock();
         let known: BTreeSet<Uuid> = servers.iter().map(|s| s.uuid).collect();
         let strangers =
-            |s: &ServerNode| Some((s.server, s.running.as_ref()?.clients().difference(&known).copied().collect()));
+            |s: &ServerNode| Some((s.server, s.running.as_ref()?.clients()?.difference(&known).copied().collect()));
         servers.iter().filter_map(strangers).collect()
     }
 
@@ -416,17 +447,17 @@ impl Cluster {
         };
         let servers = self.servers.lock();
         for (server, running) in servers.iter().filter_map(|s| Some((s.server, s.running.as_ref()?))) {
-            if let Served::Mdt(mdt) = &running.served {
+            if let Some(Served::Mdt(mdt)) = &running.served {
                 count(format!("{server:?}, open handles"), mdt.open_count() as u64);
             }
             // The MGS answers requests for news of the configuration only when there is news, so those requests stay.
-            for lane in Lane::ALL.into_iter().filter(|_| server != Server::Mgs) {
+            for lane in Lane::ALL.into_iter().filter(|_| !server.is_mgs()) {
                 let lane_counts = running.node.rpc().lane_counts(lane);
                 count(format!("{server:?}, requests in {lane:?}"), lane_counts.running + lane_counts.queued);
             }
             count(format!("{server:?}, messages"), running.node.lnet().stats().msgs_alloc);
             // The MGS pings servers that have not said for a while that they live: those that died just before.
-            if server != Server::Mgs {
+            if !server.is_mgs() {
                 count(format!("{server:?}, gets"), running.node.lnet().stats().rst_alloc);
             }
         }
@@ -561,6 +592,12 @@ impl Builder {
         self
     }
 
+    /// Has two MGSs that share a store.
+    pub fn shared_configuration(mut self) -> Builder {
+        self.shared_configuration = true;
+        self
+    }
+
     /// True if clients connect to a restarted target as soon as the MGS reports the restart.
     pub fn imperative_recovery(mut self, wanted: bool) -> Builder {
         self.imperative_recovery = wanted;
@@ -578,7 +615,10 @@ impl Builder {
         let nets = Nets { servers: &net, clients: &client_net };
         let routers = (0..self.routers).map(|i| Some(self.start_router(rt, nets, i))).collect();
         let mut servers = Vec::new();
-        let mut all = vec![(Server::Mgs, MGS_NODE), (Server::Mds, MDS_NODE)];
+        let shared = self.shared_configuration.then(|| MemoryStore::new(rt, STORE_DELAY));
+        let mut all = vec![(Server::Mgs, MGS_NODE)];
+        all.extend(shared.iter().map(|_| (Server::SecondMgs, SECOND_MGS_NODE)));
+        all.push((Server::Mds, MDS_NODE));
         all.extend((0..self.oss).map(|i| (Server::Oss(i), OSS_NODE + i)));
         for (server, number) in all {
             let node_rt = self.scope(rt, format!("{server:?}"), number);
@@ -587,8 +627,12 @@ impl Builder {
             let options = MemOptions { faults: storage_faults.clone(), ..of_ost.unwrap_or(&self.storage).clone() };
             let storage = Arc::new(MemOsd::new(&node_rt, tables(self.target_of(server).0.kind), options));
             let uuid = Uuid::from_random(rt.random(), rt.random());
-            let running = self.start_server(&node_rt, nets, server, number, uuid, storage.clone()).await?;
-            servers.push(ServerNode { server, number, storage, storage_faults, running: Some(running), uuid });
+            let store = shared.as_ref().filter(|_| server.is_mgs()).map(MemoryStore::connect);
+            let running = match store.clone() {
+                Some(store) => self.start_mgs(&node_rt, nets, server, number, store).await?,
+                None => self.start_server(&node_rt, nets, server, number, uuid, storage.clone()).await?,
+            };
+            servers.push(ServerNode { server, number, store, storage, storage_faults, running: Some(running), uuid });
         }
         let oss = Value::Number(self.oss.into());
         let mut cluster = Cluster {
@@ -631,7 +675,7 @@ impl Builder {
 
     fn target_of(&self, server: Server) -> (TargetName, &'static str) {
         match server {
-            Server::Mgs => (TargetName::mgs(), "mgs"),
+            Server::Mgs | Server::SecondMgs => (TargetName::mgs(), "mgs"),
             Server::Mds => (TargetName::mdt(&self.fsname, MdtIndex(0)), "mdt"),
             Server::Oss(i) => (TargetName::ost(&self.fsname, OstIndex(i)), "obdfilter"),
         }
@@ -655,11 +699,30 @@ impl Builder {
         let preset = |(param, value): &(&str, &str)| (format!("{layer}.{name}.{param}"), (*value).to_owned());
         let presets = ost_params.map(preset).collect();
         let host = format!("{server:?}").to_lowercase();
-        let mgs = vec![Nid::sim(MGS_NODE)];
         let node = self.node_on(rt.clone(), nets.servers, nets.clients, number);
-        let spec = TargetSpec { host, presets, ..TargetSpec::new(name, uuid, mgs) };
+        let spec = TargetSpec { host, presets, ..TargetSpec::new(name, uuid, self.mgs_nids()) };
         let served = node.serve(osd, spec).await.map_err(|e| e.to_string())?;
-        Ok(Running { node, served })
+        Ok(Running { node, served: Some(served) })
+    }
+
+    /// Starts one of the MGSs that share a store.
+    async fn start_mgs(
+        &self,
+        rt: &Rt,
+        nets: Nets<'_>,
+        server: Server,
+        number: u32,
+        store: Arc<MemoryConnection>,
+    ) -> Result<Running, String> {
+        let node = self.node_on(rt.clone(), nets.servers, nets.clients, number);
+        let spec = TargetSpec::new(self.target_of(server).0, Uuid::default(), Vec::new());
+        node.serve_shared(store, spec).await.map_err(|e| e.to_string())?;
+        Ok(Running { node, served: None })
+    }
+
+    fn mgs_nids(&self) -> Vec<Nid> {
+        let second = self.shared_configuration.then_some(SECOND_MGS_NODE);
+        [MGS_NODE].into_iter().chain(second).map(Nid::sim).collect()
     }
 
     async fn start_client(&self, rt: &Rt, nets: Nets<'_>, number: u32) -> Result<ClientNode, String> {
@@ -672,7 +735,7 @@ impl Builder {
     async fn mount(&self, node: &Node, client_name: &str) -> Result<Arc<Client>, String> {
         let config = MountConfig {
             fsname: self.fsname.clone(),
-            mgs: vec![Nid::sim(MGS_NODE)],
+            mgs: self.mgs_nids(),
             client_name: client_name.to_owned(),
             imperative_recovery: self.imperative_recovery,
             ..MountConfig::default()

@@ -7,7 +7,7 @@ use crate::conditions::Answers;
 use crate::crashes;
 use crate::journal::{self, Application, Setup};
 use crate::liveness;
-use crate::ping_storm::{self, Topology};
+use crate::ping_storm::{self, Extent, Part, Topology};
 use crate::scale::Crowd;
 use crate::scenario::{Trouble, run_seed};
 use crate::shared_file::{self, AUTOMATIC, Load, Medium, Policy, RECORD_MAX, Row};
@@ -163,20 +163,23 @@ struct Shown {
     plot: Option<PathBuf>,
 }
 
-/// Arguments of `nacre sim ping-storm`. The default has a tenth of the paper's servers and routers, so that each of them
-/// has as many pings.
+/// Arguments of `nacre sim ping-storm`. The default is one group of the paper's OSSs and the routers that they share, each with
+/// as many pings as in the paper.
 #[derive(Args, Debug)]
 struct PingStormArgs {
     /// Idle clients
     #[arg(long, default_value_t = 25_000)]
     clients: u32,
     /// OSSs, of four targets each
-    #[arg(long, default_value_t = 17)]
+    #[arg(long, default_value_t = 3)]
     oss: u32,
     /// Routers
-    #[arg(long, default_value_t = 23)]
+    #[arg(long, default_value_t = 4)]
     routers: u32,
-    /// How routers are shared; each takes about 12 GB of memory at the default size, one after the other
+    /// The paper's size, of 168 OSSs and 224 routers, and fewer rows, one part after the other
+    #[arg(long, conflicts_with_all = ["clients", "oss", "routers"])]
+    full: bool,
+    /// How routers are shared
     #[arg(long = "topology", value_delimiter = ',', default_value = "fine-grained,flat")]
     topologies: Vec<Topology>,
     /// Intervals of 75 s that each row measures
@@ -578,19 +581,23 @@ fn journals(args: &JournalArgs, json: bool) -> ExitCode {
 }
 
 fn ping_storms(args: &PingStormArgs, json: bool) -> ExitCode {
-    let size = ping_storm::Size { clients: args.clients, oss: args.oss, routers: args.routers };
+    let (size, extent) = match args.full {
+        true => (ping_storm::Size::FULL, Extent::Full),
+        false => (ping_storm::Size { clients: args.clients, oss: args.oss, routers: args.routers }, Extent::All),
+    };
     let setup = ping_storm::Setup { seed: args.shown.seed, size, intervals: args.intervals };
     if let Err(e) = setup.check() {
         eprintln!("nacre sim: {e}");
         return ExitCode::FAILURE;
     }
-    // One after the other, because each takes so much memory.
-    let run = |topology: &Topology| {
-        let measured = std::panic::catch_unwind(|| ping_storm::measure(setup, *topology, topology.rows()));
+    let run = |part: &Part| {
+        let measured = std::panic::catch_unwind(|| ping_storm::measure(setup, part));
         measured.unwrap_or_else(|panic| Err(text_of(&*panic)))
     };
-    let each = args.topologies.iter().map(|topology| side_by_side(&[*topology], "ping-storm", run));
-    let runs: Vec<_> = each.flatten().collect();
+    let parts = setup.parts(&args.topologies, extent);
+    // At the full size each part takes so much memory that they run one after the other.
+    let together = if args.full { 1 } else { parts.len().max(1) };
+    let runs: Vec<_> = parts.chunks(together).flat_map(|parts| side_by_side(parts, "ping-storm", run)).collect();
     let failed = runs.iter().filter_map(|run| run.as_ref().err());
     let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
     let (outcomes, traces): (Vec<_>, Vec<_>) = runs.into_iter().flatten().unzip();

@@ -2,7 +2,7 @@
 //! disks have. Nothing acknowledged may be lost, done twice or out of order: clients see only a pause. The clients' work
 //! is in [`Workload`] and [`scenario::together`]; this module decides when and how servers die.
 
-use crate::cluster::{Cluster, Server, run};
+use crate::cluster::{Cluster, run};
 use crate::conditions::{Answers, Conditions, Room};
 use crate::scenario::{self, Trouble};
 use crate::workload::Workload;
@@ -172,7 +172,7 @@ impl Crashes {
         }
         self.cluster.rt().sleep(Duration::from_millis(self.prng.range(0, 8000))).await;
         // The others ask the MGS when they start.
-        servers.sort_by_key(|server| *server != Server::Mgs);
+        servers.sort_by_key(|server| !server.is_mgs());
         for server in servers {
             let started = self.cluster.restart(server).await;
             started.unwrap_or_else(|e| panic!("{server:?} does not start again: {e}"));

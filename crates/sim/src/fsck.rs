@@ -12,7 +12,7 @@ impl Cluster {
         for (server, storage) in self.stopped_storage() {
             let storage: std::sync::Arc<dyn Osd> = storage;
             match server {
-                Server::Mgs => {}
+                Server::Mgs | Server::SecondMgs => {}
                 Server::Mds => targets.mdt = Some((0, storage)),
                 Server::Oss(i) => drop(targets.osts.insert(OstIndex(i), storage)),
             }

@@ -4,6 +4,7 @@
 //! everywhere within seconds.
 
 mod judge;
+mod size;
 mod trouble;
 mod worker;
 
@@ -12,15 +13,13 @@ use crate::scenario;
 use judge::Judge;
 use nacre_base::Prng;
 use nacre_rt::SimStats;
+use size::{CLIENTS, OSTS, ROUTERS};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use trouble::Trouble;
 use worker::{Durable, Worker, check_files};
 
-const CLIENTS: u32 = 5;
-const OSTS: u32 = 2;
-const ROUTERS: u32 = 2;
 /// Wall clocks differ by up to twice this.
 const CLOCK_ERROR: Duration = Duration::from_secs(600);
 /// Virtual time that a run may take.
@@ -147,7 +146,7 @@ fn check_dead_are_gone(cluster: &Cluster) {
     for server in cluster.servers() {
         let (most, exports) = match server {
             // The servers themselves.
-            Server::Mgs => (living + 1 + u64::from(OSTS), cluster.exports(server)),
+            Server::Mgs | Server::SecondMgs => (living + 1 + u64::from(OSTS), cluster.exports(server)),
             Server::Mds => (living, cluster.exports(server)),
             Server::Oss(_) => (living + 1, cluster.exports(server)),
         };

@@ -6,10 +6,12 @@
 //! Nodes, RPC and routers are the production code; the fabrics are simulated, with the rules of `gni` and `o2ib` for
 //! credits. Every number is in [`constants`], with its source; one is fitted.
 
+mod barrier;
 mod constants;
 mod report;
 mod site;
 
+pub use barrier::Lateness;
 pub use report::{plots, report};
 pub use site::Size;
 
@@ -62,6 +64,8 @@ pub enum Pinging {
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
+    /// Idle clients.
+    pub clients: u32,
     /// How routers are shared.
     pub topology: Topology,
     /// Credits and buffers.
@@ -79,8 +83,10 @@ pub struct Outcome {
     pub samples: Vec<u64>,
     /// Pings that were answered.
     pub pings: u64,
-    /// Messages received by all nodes but writers, other than bulk.
+    /// Messages received by all nodes, other than those of writes.
     pub messages: u64,
+    /// How late barriers of a program on all clients were.
+    pub barriers: Lateness,
     /// Mean time of a write at its OSS, in microseconds.
     pub io_wait_us: f64,
     /// The lowest that the credits of a peer on the servers' fabric have been, of any router.
@@ -113,10 +119,14 @@ const OURS: Tuning = Tuning { lanes: true, ..TUNED };
 /// Times that the paper's clients pinged a target where it mounted file systems repeatedly, of one mount: 45 million pings
 /// in place of 16.8 million.
 const REPEATED: f64 = 2.7;
+/// Numbers of clients with which leases are measured beside the full number.
+const FEWER_CLIENTS: [u32; 3] = [1000, 5000, 10_000];
 /// Time before the flood that belongs to a window.
 const LEAD: Duration = Duration::from_secs(10);
 /// Time for writers to get going, and for pings to cease.
 const SETTLE: Duration = Duration::from_secs(3);
+/// Time after a row, in which all messages arrive.
+const CALM: Duration = Duration::from_secs(30);
 /// Virtual time after which a run counts as hung.
 const LIMIT: Duration = Duration::from_secs(100_000);
 
@@ -151,30 +161,69 @@ impl Pinging {
     }
 }
 
-impl Topology {
-    /// Rows to measure on a site of this topology, in this order. The others are compared with those without pings.
-    pub fn rows(self) -> Vec<Row> {
+/// Rows that are measured on one site, in turn. Those with pings are compared with those without.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// The site; the setup has one of all clients.
+    pub size: Size,
+    /// The rows, which differ in the pings alone.
+    pub rows: Vec<Row>,
+}
+
+/// What of the experiment is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// All rows, and leases with fewer clients.
+    All,
+    /// At the paper's size: before and after tuning, and leases.
+    Full,
+}
+
+impl Setup {
+    /// Everything that is to be measured. Parts do not depend on one another.
+    pub fn parts(&self, topologies: &[Topology], extent: Extent) -> Vec<Part> {
         use Pinging::{Aligned, AlignedMore, Idle, Lease, Never, PerServer, Spread};
-        let all: &[(Tuning, &[Pinging])] = match self {
-            Topology::Flat => &[(DEFAULTS, &[Never, Aligned])],
-            Topology::FineGrained => &[
+        let more = AlignedMore(REPEATED - 1.0);
+        let fine_grained: &[(Tuning, &[Pinging])] = match extent {
+            Extent::All => &[
                 (DEFAULTS, &[Never, Aligned, Spread, Idle]),
-                (TUNED, &[Never, Aligned, AlignedMore(REPEATED - 1.0)]),
+                (TUNED, &[Never, Aligned, more]),
                 (OURS, &[Never, Aligned, PerServer, Lease]),
             ],
+            Extent::Full => &[(DEFAULTS, &[Never, Aligned]), (TUNED, &[Never, Aligned]), (OURS, &[Never, Lease])],
         };
-        let row = |tuning: Tuning| move |pinging: &Pinging| Row { topology: self, tuning, pinging: *pinging };
-        all.iter().flat_map(|(tuning, pinging)| pinging.iter().map(row(*tuning))).collect()
+        let mut parts = Vec::new();
+        for topology in topologies {
+            let part =
+                |(tuning, pinging): &(Tuning, &[Pinging])| self.part(self.size.clients, *topology, *tuning, pinging);
+            match topology {
+                Topology::Flat if extent == Extent::Full => {}
+                Topology::Flat => parts.push(part(&(DEFAULTS, &[Never, Aligned]))),
+                Topology::FineGrained => parts.extend(fine_grained.iter().map(part)),
+            }
+        }
+        if extent == Extent::All && topologies.contains(&Topology::FineGrained) {
+            let fewer = FEWER_CLIENTS.into_iter().filter(|clients| *clients < self.size.clients);
+            parts.extend(fewer.map(|clients| self.part(clients, Topology::FineGrained, OURS, &[Lease])));
+        }
+        parts
+    }
+
+    fn part(&self, clients: u32, topology: Topology, tuning: Tuning, pinging: &[Pinging]) -> Part {
+        let row = |pinging: &Pinging| Row { clients, topology, tuning, pinging: *pinging };
+        Part { size: Size { clients, ..self.size }, rows: pinging.iter().map(row).collect() }
     }
 }
 
-/// Measures rows of a topology on one site, in turn. Returns the outcomes, and the hash of all events.
-pub fn measure(setup: Setup, topology: Topology, rows: Vec<Row>) -> Result<(Vec<Outcome>, u64), String> {
+/// Measures the rows of a part. Returns the outcomes, and the hash of all events.
+pub fn measure(setup: Setup, part: &Part) -> Result<(Vec<Outcome>, u64), String> {
     let mut sim = Sim::new(setup.seed);
     let rt = sim.rt();
+    let Part { size, rows } = part.clone();
     let outcomes = sim.block_on(Time::ZERO + LIMIT, async move {
-        let site = Site::build(&rt, setup.size, topology).await?;
         let mut outcomes = Vec::new();
+        let Some(first) = rows.first() else { return Ok(outcomes) };
+        let site = Site::build(&rt, size, first.topology).await?;
         for row in rows {
             outcomes.push(measure_row(&rt, &site, setup, row).await?);
         }
@@ -201,6 +250,7 @@ async fn measure_row(rt: &Rt, site: &Site, setup: Setup, row: Row) -> Result<Out
     }
     let (pings, messages, io) = (site.pings(), site.messages(), site.io_wait());
     let (begun, mut samples) = (rt.now(), vec![site.written()]);
+    site.begin_barriers();
     let ends = begun + INTERVAL * setup.intervals;
     let mut floods: Vec<Time> = (0..setup.intervals).map(|n| flood + INTERVAL * n).collect();
     while rt.now() < ends {
@@ -218,7 +268,8 @@ async fn measure_row(rt: &Rt, site: &Site, setup: Setup, row: Row) -> Result<Out
         row,
         samples,
         pings: pings_now - pings,
-        messages: site.messages() - messages,
+        messages: site.messages().saturating_sub(messages),
+        barriers: site.end_barriers(),
         io_wait_us: (io_now.1 - io.1) as f64 / (io_now.0 - io.0).max(1) as f64,
         o2ib_low: site.lowest("peers", "min_tx", |nid| nid.contains("@o2ib")),
         buffers_low: site.lowest("buffers", "min", |pool| pool == "small"),
@@ -228,7 +279,7 @@ async fn measure_row(rt: &Rt, site: &Site, setup: Setup, row: Row) -> Result<Out
     site.end_leases().await?;
     drop(writing);
     // Messages that are still under way would disturb the next row, and credits are changed once all have come back.
-    rt.sleep(INTERVAL).await;
+    rt.sleep(CALM).await;
     tracing::info!(?row, pings = outcome.pings, "measured");
     Ok(outcome)
 }
@@ -250,8 +301,8 @@ mod tests {
         Setup { seed: 1, size: Size { clients, oss: 3, routers: 4 }, intervals: 1 }
     }
 
-    fn row(tuning: Tuning, pinging: Pinging) -> Row {
-        Row { topology: Topology::FineGrained, tuning, pinging }
+    fn part(clients: u32, tuning: Tuning, pinging: &[Pinging]) -> Part {
+        setup(clients).part(clients, Topology::FineGrained, tuning, pinging)
     }
 
     /// With one credit for each router and OSS, 2,400 pings of an OSS take 2,400 / 4 x 2.4 ms.
@@ -259,8 +310,7 @@ mod tests {
     fn pings_hold_the_credits_that_writes_need_and_lanes_or_fewer_pings_free_them() {
         let few = Tuning { credits: 1, ..DEFAULTS };
         let all = [Pinging::Never, Pinging::Aligned, Pinging::PerServer, Pinging::Lease];
-        let rows = all.map(|pinging| row(few, pinging));
-        let (outcomes, _) = measure(setup(600), Topology::FineGrained, rows.into()).unwrap();
+        let (outcomes, _) = measure(setup(600), &part(600, few, &all)).unwrap();
         assert_eq!([0, 1, 2, 3].map(|i| outcomes[i].pings), [0, 600 * 12, 600 * 3, 0]);
         let report = report(&setup(600), &outcomes, &[]);
         let still = |i: usize| {
@@ -274,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_seed_determines_everything() {
-        let run = || measure(setup(20), Topology::FineGrained, vec![row(TUNED, Pinging::Aligned)]).unwrap();
+        let run = || measure(setup(20), &part(20, TUNED, &[Pinging::Aligned])).unwrap();
         assert_eq!(run(), run());
     }
 

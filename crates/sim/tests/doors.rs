@@ -16,7 +16,8 @@ use nacre_wire::ldlm::{
 };
 use nacre_wire::lfsck::{ObjectFacts, ObjectQuery, ObjectRepairs};
 use nacre_wire::mgs::{
-    ChangeReply, Config, ConfigRead, LeaseQuery, LeaseReply, ReplaceNids, SetParam, TargetReg, TargetRegReply,
+    ChangeReply, Config, ConfigRead, ConfigReply, LeaseQuery, LeaseReply, ReplaceNids, SetParam, TargetReg,
+    TargetRegReply,
 };
 use nacre_wire::ost::{Create, CreateReply, Destroy};
 use nacre_wire::{Field, Opcode};
@@ -42,7 +43,8 @@ impl Stranger {
         let node = RpcNode::simulated(rt, c.net(), Some(STRANGER), Faults::new());
         let mut stranger = Stranger { node, net: c.net().clone(), config: Config::default() };
         let asked = ConfigRead { fsname: "nacre".into(), ..ConfigRead::default() };
-        stranger.config = call(&stranger.import(MGS_NODE, "MGS"), Opcode::MgsConfigRead, &asked).await.unwrap();
+        let mgs = stranger.import(MGS_NODE, "MGS");
+        stranger.config = call::<ConfigReply>(&mgs, Opcode::MgsConfigRead, &asked).await.unwrap().config;
         stranger
     }
 
@@ -55,12 +57,12 @@ impl Stranger {
     fn import_as(&self, server: u32, target: &str, client: Uuid, name: &str, flags: u64) -> Arc<Import> {
         self.node.import(ImportConfig {
             client,
-            client_name: name.to_owned(),
-            target: target.to_owned(),
-            nids: vec![Nid::sim(server)],
+            client_name: name.into(),
+            target: target.into(),
+            nids: [Nid::sim(server)].into(),
             kind: target.parse::<TargetName>().map_or(TargetKind::Ost, |name| name.kind),
-            data: ConnectData { flags, ..ConnectData::default() },
-            label: format!("{target}-hostile"),
+            data: ConnectData { flags, ..ConnectData::default() }.into(),
+            label: format!("{target}-hostile").into(),
         })
     }
 
@@ -205,7 +207,7 @@ fn the_mgs_is_changed_by_its_servers_and_its_own_node_only() {
         let moved = ReplaceNids { target: "nacre-OST0000".into(), nids: vec![here] };
         assert_refused(call::<ChangeReply>(&mgs, Opcode::MgsReplaceNids, &moved).await);
         let asked = ConfigRead { fsname: "nacre".into(), ..ConfigRead::default() };
-        let config: Config = call(&mgs, Opcode::MgsConfigRead, &asked).await.unwrap();
+        let ConfigReply { config, .. } = call(&mgs, Opcode::MgsConfigRead, &asked).await.unwrap();
         assert_eq!(config, stranger.config);
         assert_eq!(c.param(Server::Mgs, "mgs.MGS.leases_ended")[0].1, "0");
         user(&c, 0).file(ROOT, "f", b"x").await;

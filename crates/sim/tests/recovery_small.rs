@@ -11,6 +11,7 @@ mod callbacks;
 mod eviction;
 mod full;
 mod leases;
+mod management;
 mod requests;
 mod silence;
 mod storage;

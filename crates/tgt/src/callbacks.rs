@@ -93,12 +93,12 @@ fn new_import(shared: &Shared, export: &Export, nid: Nid) -> Arc<Import> {
     let name = target.name();
     target.node().import(ImportConfig {
         client: target.uuid(),
-        client_name: name.to_string(),
-        target: callback_target(export.client),
-        nids: vec![nid],
+        client_name: name.to_string().into(),
+        target: callback_target(export.client).into(),
+        nids: [nid].into(),
         kind: name.kind,
-        data: ConnectData { flags: connect_flags::MDS, ..ConnectData::default() },
-        label: format!("{name}-cb-{}", export.client_name),
+        data: ConnectData { flags: connect_flags::MDS, ..ConnectData::default() }.into(),
+        label: format!("{name}-cb-{}", export.client_name).into(),
     })
 }
 

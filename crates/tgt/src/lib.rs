@@ -36,7 +36,7 @@ pub use params::PARAMS;
 pub use recovery_service::RecoveryWait;
 pub use service::{Access, Handler, HandlerFuture, Service, Statistics, admit_listed, line, serve};
 pub use stats::Stats;
-pub use target::{HEALTHY, Target, TargetConfig};
+pub use target::{HEALTHY, Target, TargetConfig, set_instance};
 
 use nacre_osd::Table;
 

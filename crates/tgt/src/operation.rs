@@ -63,7 +63,7 @@ impl<'a> Operation<'a> {
             && reply::get(&*self.transaction, client, tag)?.is_some_and(|slot| slot.xid == xid)
         {
             let (target, name) = (self.target.name(), &request.export.client_name);
-            tracing::error!(target = %target, client = name, xid, tag, "{}: executed twice; undone", request.opcode);
+            tracing::error!(target = %target, client = %name, xid, tag, "{}: executed twice; undone", request.opcode);
             return Err(Errno::EPROTO);
         }
         reply::put(&mut *self.transaction, client, tag, xid, &response)?;

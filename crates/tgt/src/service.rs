@@ -274,7 +274,7 @@ impl<S: Service> Dispatcher<S> {
             }
             Err(error) => {
                 let (target, client) = (self.service.target().name(), &export.client_name);
-                tracing::warn!(target = %target, client, transno, "{opcode} cannot be replayed: {error}");
+                tracing::warn!(target = %target, %client, transno, "{opcode} cannot be replayed: {error}");
                 turn.failed(*error);
             }
             Ok(_) => turn.executed(),

@@ -382,6 +382,14 @@ impl Drop for InHand<'_> {
     }
 }
 
+/// Makes the next start on a device in memory the one after `former`, because starts of the target are counted elsewhere.
+pub async fn set_instance(osd: &dyn Osd, former: u64) -> Result<(), TargetError> {
+    let mut transaction = osd.begin().await?;
+    transaction.put(TARGET, b"instance", &former.to_be_bytes())?;
+    transaction.finish();
+    Ok(())
+}
+
 /// Checks that the device holds this target, and writes its name on a new one.
 fn check_identity(transaction: &mut dyn Transaction, name: &TargetName, uuid: Uuid) -> Result<(), TargetError> {
     match transaction.get(TARGET, b"uuid")? {

@@ -100,7 +100,17 @@ message! {
         pub host: String,
     }
 
-    /// The configuration of a file system. Targets and parameters are left out if the asker has this version.
+    /// What an asker needs to have the newest configuration.
+    pub struct ConfigReply {
+        /// The asker's version, if targets and parameters are only those that were changed since; 0 if they are all there are.
+        pub since: u64,
+        /// The newest version, with these targets and parameters, and the silent targets unless the asker knows them.
+        pub config: Config,
+        /// Parameters that have been removed since.
+        pub unset: Vec<String>,
+    }
+
+    /// The configuration of a file system.
     pub struct Config {
         /// Grows with every change.
         pub version: u64,

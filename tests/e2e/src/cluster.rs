@@ -38,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) ost_params: &'static [&'static str],
     /// Whether OSTs have a journal in a directory of its own, beside theirs.
     pub(crate) ost_journals: bool,
+    /// Arguments of MGSs that share a configuration, for each; empty if there is one MGS with a target.
+    pub(crate) shared_mgs: Vec<Vec<String>>,
     /// Where the processes are, and the routers between them.
     pub(crate) site: Site,
 }
@@ -64,6 +66,7 @@ impl Plan {
             mount_options: "",
             ost_params: &[],
             ost_journals: false,
+            shared_mgs: Vec::new(),
             site: Site::on_this_host(),
         }
     }
@@ -120,12 +123,16 @@ impl Cluster {
 
     fn start_servers(&mut self) -> Outcome {
         let (oss_count, osts_each) = self.plan.servers;
-        let mut ports = free_ports(2 + oss_count)?.into_iter();
+        let mut ports = free_ports(2 + oss_count + self.plan.shared_mgs.len())?.into_iter();
         let mut port = || ports.next().unwrap_or(0);
-        let mgs = self.target("mgs");
-        let mgs_port = port();
-        self.format("--mgs", 0, &mgs, mgs_port)?;
-        self.mgs_nid = self.start_server("mgs", "mgs", mgs_port, &[mgs])?;
+        if self.plan.shared_mgs.is_empty() {
+            let (mgs, mgs_port) = (self.target("mgs"), port());
+            self.format("--mgs", 0, &mgs, mgs_port)?;
+            self.mgs_nid = self.start_server("mgs", "mgs", mgs_port, &[mgs])?;
+        } else {
+            let nids: Outcome<Vec<_>> = (0..self.plan.shared_mgs.len()).map(|n| self.start_mgs(n, port())).collect();
+            self.mgs_nid = nids?.join(",");
+        }
         let (mdt, mds_port) = (self.target("mdt0"), port());
         self.format("--mdt", 0, &mdt, mds_port)?;
         self.start_server("mds", "mds", mds_port, &[mdt])?;
@@ -190,6 +197,19 @@ impl Cluster {
         if self.plan.twins.is_some() {
             self.add_server(&format!("{name}-twin"), role, &format!("{TWIN_ADDRESS}:{port}"), dirs);
         }
+        nid
+    }
+
+    /// Starts one of the MGSs that share a configuration; its NID.
+    fn start_mgs(&self, number: usize, port: u16) -> Outcome<String> {
+        let name = if number == 0 { "mgs".to_owned() } else { format!("mgs{}", number + 1) };
+        let mut args = ["--faults", "mgs", "--listen", &format!("{ADDRESS}:{port}")].map(str::to_owned).to_vec();
+        args.extend(self.plan.shared_mgs[number].iter().cloned());
+        let mut daemon = Daemon::new(&name, &self.plan.nacre, args, &self.plan.root);
+        daemon.port = Some(port);
+        daemon.start()?;
+        let nid = daemon.wait_ready(READY_LIMIT);
+        self.daemons().push(daemon);
         nid
     }
 
@@ -272,7 +292,7 @@ impl Cluster {
 
     /// What to mount: `NID:/fsname`.
     pub(crate) fn source(&self) -> String {
-        format!("{}:/{FSNAME}", self.mgs_nid)
+        format!("{}:/{FSNAME}", self.mgs_nid.replace(',', ":"))
     }
 
     /// Clears away mounts whose processes were killed.

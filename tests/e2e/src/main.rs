@@ -11,6 +11,7 @@ mod case;
 mod cases;
 mod cluster;
 mod daemon;
+mod etcd;
 mod failure;
 mod namespaces;
 mod power_cut;

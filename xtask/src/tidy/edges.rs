@@ -7,6 +7,7 @@ use crate::source::Source;
 const EDGES: &[(&str, &str)] = &[
     ("crates/bench/src/lib.rs", "measures, so it looks at the clock"),
     ("crates/cli/src/main.rs", "the whole binary: files, sockets, processes of the tools"),
+    ("crates/etcd/src/lib.rs", "sockets to etcd"),
     ("crates/process/src/lib.rs", "what every process has: files, sockets, signals"),
     ("crates/fuse/src/beliefs.rs", "the threads that look at the mount itself"),
     ("crates/fuse/src/block.rs", "loop devices"),

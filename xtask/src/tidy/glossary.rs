@@ -16,7 +16,7 @@ const ORDINARY: &[&str] = &[
     "rpc", "rt", "run", "set", "sum", "sys", "tag", "tcp", "tie", "to", "top", "try", "up", "use", "wal", "way", "x",
     "y", "z", "src", "fmt", "str", "ptr", "sync", "my", "dry", "why", "db", "env", "err", "fx", "mem", "mkfs", "net",
     "reg", "sim", "tx", "two", "odd", "big", "few", "far", "eof", "gap", "hit", "hex", "bin", "low", "sub", "pad",
-    "via", "ask", "has",
+    "via", "ask", "has", "due",
 ];
 
 pub(crate) fn check(glossary: &str, sources: &[Source]) -> Vec<String> {

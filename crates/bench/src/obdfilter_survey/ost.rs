@@ -92,12 +92,12 @@ impl TestOst {
         let flags = connect_flags::BRW_SIZE | connect_flags::SHORT_IO | connect_flags::MULTI_MODIFY_RPCS;
         let import = self.node.rpc().import(ImportConfig {
             client: random_uuid(rt),
-            client_name: "survey".to_owned(),
-            target: name.to_string(),
-            nids: vec![Nid::LO],
+            client_name: "survey".into(),
+            target: name.to_string().into(),
+            nids: [Nid::LO].into(),
             kind: TargetKind::Ost,
-            data: ConnectData { flags, brw_size: BRW_SIZE_MAX, max_modify_rpcs: 8, ..ConnectData::default() },
-            label: format!("{name}-survey"),
+            data: ConnectData { flags, brw_size: BRW_SIZE_MAX, max_modify_rpcs: 8, ..ConnectData::default() }.into(),
+            label: format!("{name}-survey").into(),
         });
         Ok(Served { import, name, external: journal.is_some(), parts })
     }

@@ -94,27 +94,28 @@ pub(super) fn add(host: &Host, args: &[String]) -> ExitCode {
     let known = [[('n', "net"), (' ', "if")].as_slice(), &TUNABLES].concat();
     let asked = Given::parse(args, &known, &[]).and_then(Given::without_operands).and_then(|given| {
         let request = Request::AddNet { net: net_and_interface(&given)?, tunables: tunables(&given)? };
-        one_process(host)?;
+        one_process(host, "add")?;
         Ok(request)
     });
     asked.map_or_else(|code| code, |request| host.change("add", "net", &request))
 }
 
-/// An interface is added to one process: several could not listen at the same port.
-fn one_process(host: &Host) -> Result<(), ExitCode> {
+/// An interface is of one process: several could not listen at the same port, and routers that all left a network would cut it
+/// off.
+fn one_process(host: &Host, verb: &str) -> Result<(), ExitCode> {
     let names: Vec<String> =
         host.sockets()?.iter().filter_map(|socket| Some(socket.file_stem()?.to_string_lossy().into_owned())).collect();
     if names.len() < 2 {
         return Ok(());
     }
     let why = format!("several processes run here: name one with --process, of {}", names.join(", "));
-    Err(fail("lnetctl", format!("net add: {why}"), 1))
+    Err(fail("lnetctl", format!("net {verb}: {why}"), 1))
 }
 
 /// `net del`.
 pub(super) fn del(host: &Host, args: &[String]) -> ExitCode {
     let asked = Given::parse(args, &[('n', "net"), (' ', "if")], &[]).and_then(Given::without_operands);
-    match asked.and_then(|given| net_and_interface(&given)) {
+    match asked.and_then(|given| net_and_interface(&given)).and_then(|net| one_process(host, "del").map(|()| net)) {
         Ok(net) => host.change("del", "net", &Request::RemoveNet { net }),
         Err(code) => code,
     }

@@ -32,7 +32,7 @@ pub(super) fn ping(host: &Host, verb: &str, args: &[String]) -> ExitCode {
     };
     let (mut found, mut failed) = (Vec::new(), None);
     for nid in nids {
-        match ask_any(&sockets, nid, timeout_ms) {
+        match ask_by_best(&sockets, nid, timeout_ms) {
             Ok(nids) => found.push(describe(nid, &nids)),
             Err((errno, why)) => {
                 let text = format!("failed to {verb} {nid}: {why}");
@@ -48,25 +48,21 @@ pub(super) fn ping(host: &Host, verb: &str, args: &[String]) -> ExitCode {
     failed.unwrap_or(ExitCode::SUCCESS)
 }
 
-/// The first process that reaches the node has its answer; if none does, the reason of the first that has a way there counts.
-fn ask_any(sockets: &[PathBuf], nid: &str, timeout_ms: u64) -> Result<Vec<String>, (i32, String)> {
-    let request = Request::Ping { nid: nid.to_owned(), timeout_ms };
-    let mut refusal: Option<(i32, String)> = None;
-    for socket in sockets {
-        match ask(socket, &request) {
-            Ok(Answer::Nids(found)) => return Ok(found),
-            Ok(Answer::Error { errno, text }) => {
-                // Another process would be silent for as long.
-                let is_final = errno == Errno::ETIMEDOUT.0 || errno == Errno::EINVAL.0;
-                refusal = refusal.or(Some((errno, text)));
-                if is_final {
-                    break;
-                }
-            }
-            _ => {}
-        }
+/// Asks through one process: one that is on the node's network if there is any, because the others need routers.
+fn ask_by_best(sockets: &[PathBuf], nid: &str, timeout_ms: u64) -> Result<Vec<String>, (i32, String)> {
+    let network = nid.split_once('@').map_or("@tcp".to_owned(), |(_, network)| format!("@{network}"));
+    let is_near = |socket: &&PathBuf| match ask(socket, &Request::Nids) {
+        Ok(Answer::Nids(own)) => own.iter().any(|own| own.ends_with(&network)),
+        _ => false,
+    };
+    let none = || (Errno::ENOENT.0, "no nacre process answered".to_owned());
+    let socket = sockets.iter().find(is_near).or(sockets.first()).ok_or_else(none)?;
+    match ask(socket, &Request::Ping { nid: nid.to_owned(), timeout_ms }) {
+        Ok(Answer::Nids(found)) => Ok(found),
+        Ok(Answer::Error { errno, text }) if errno == Errno::EINVAL.0 => Err((errno, text)),
+        Ok(Answer::Error { errno, .. }) => Err((errno, Errno(errno).text().to_owned())),
+        _ => Err(none()),
     }
-    Err(refusal.unwrap_or((Errno::ENOENT.0, "no nacre process answered".to_owned())))
 }
 
 fn describe(asked: &str, nids: &[String]) -> Value {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -99,7 +99,7 @@ const STEPS: Steps<Standing, Told> = Steps(&[
 pub(crate) struct Connection {
     mount: Arc<Mount>,
     name: TargetName,
-    label: String,
+    label: Arc<str>,
     /// The newest entry of the configuration.
     entry: Mutex<TargetEntry>,
     /// Created at the first call, or earlier for its parameters: a mount that uses few of many OSTs creates few imports.
@@ -127,7 +127,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 impl Connection {
     pub(crate) fn new(mount: Arc<Mount>, name: TargetName, entry: TargetEntry) -> Connection {
         let device = if name.kind == TargetKind::Ost { "osc" } else { "mdc" };
-        let label = format!("{name}-{device}-{}", mount.instance);
+        let label = format!("{name}-{device}-{}", mount.instance).into();
         let (entry, active) = (Mutex::new(entry), watch::channel(true).0);
         let standing = Arc::new(Mutex::new(Standing::Unknown));
         Connection {
@@ -189,10 +189,10 @@ impl Connection {
             let import = self.mount.node.import(ImportConfig {
                 client: self.mount.client,
                 client_name: self.mount.client_name.clone(),
-                target: self.name.to_string(),
-                nids: self.entry.lock().nids.clone(),
+                target: self.name.to_string().into(),
+                nids: self.entry.lock().nids.as_slice().into(),
                 kind: self.name.kind,
-                data: wanted(self.name.kind),
+                data: connect_data_for(self.name.kind).clone(),
                 label: self.label.clone(),
             });
             if let Some(params) = &self.mount.params {
@@ -241,7 +241,7 @@ impl Connection {
 
     /// The negotiated connect data; before the first connection, the data that will be asked for.
     pub(crate) fn connect_data(&self) -> ConnectData {
-        self.import.get().map_or_else(|| wanted(self.name.kind), |i| i.connect_data())
+        self.import.get().map_or_else(|| ConnectData::clone(connect_data_for(self.name.kind)), |i| i.connect_data())
     }
 
     pub(crate) fn is_active(&self) -> bool {
@@ -433,8 +433,14 @@ fn observe(import: &Import, observer: &Weak<dyn Observer>, standing: &Arc<Mutex<
     );
 }
 
-/// The parameters that a client asks a target for.
-fn wanted(kind: TargetKind) -> ConnectData {
+/// Features and limits that a mount asks a target for.
+pub fn connect_data_for(kind: TargetKind) -> &'static Arc<ConnectData> {
+    static OF_OSTS: LazyLock<Arc<ConnectData>> = LazyLock::new(|| Arc::new(wanted_data(TargetKind::Ost)));
+    static OF_OTHERS: LazyLock<Arc<ConnectData>> = LazyLock::new(|| Arc::new(wanted_data(TargetKind::Mdt)));
+    if kind == TargetKind::Ost { &OF_OSTS } else { &OF_OTHERS }
+}
+
+fn wanted_data(kind: TargetKind) -> ConnectData {
     let both = connect_flags::SHORT_IO | connect_flags::OVERSTRIPING | connect_flags::CREDITS | connect_flags::RECOVERY;
     let flags = match kind {
         TargetKind::Ost => both | connect_flags::BRW_SIZE | connect_flags::CHECKSUM | connect_flags::GRANT,

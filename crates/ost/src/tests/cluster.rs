@@ -104,12 +104,12 @@ impl Cluster {
         };
         let import = node.import(ImportConfig {
             client: Uuid::from_random(9, number),
-            client_name: format!("client{number}"),
-            target: name().to_string(),
-            nids: vec![nacre_base::Nid::sim(SERVER)],
+            client_name: format!("client{number}").into(),
+            target: name().to_string().into(),
+            nids: [nacre_base::Nid::sim(SERVER)].into(),
             kind: TargetKind::Ost,
-            data,
-            label: format!("{}-osc-{number}", name()),
+            data: data.into(),
+            label: format!("{}-osc-{number}", name()).into(),
         });
         Client { rt, import, node, faults }
     }

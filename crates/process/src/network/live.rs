@@ -203,10 +203,6 @@ async fn add_all(
     }
     let mut networks: Vec<Network> = lnet.nids().iter().map(|nid| nid.network).collect();
     networks.extend(listens.iter().map(|listen| listen.network));
-    for net in config.nets_on(host).iter().filter(|net| net.tunables != Tunables::default()) {
-        let outcome = if act { of_result(set_tunables(lnet, net.network, net.tunables)) } else { Outcome::Done };
-        parts.push(part(format!("tunables of {}", net.network), outcome));
-    }
     for (name, value) in &config.settings {
         let mut changed = lnet.settings();
         let outcome = match changed.set(name, value) {
@@ -225,6 +221,17 @@ async fn add_all(
         parts.push(part(format!("route {route}"), add_route(lnet, route, &networks, act)));
     }
     parts.extend(add_routing(node, config, &networks, act).await);
+    for net in config.nets_on(host).iter().filter(|net| net.tunables != Tunables::default()) {
+        let is_router = lnet.routing().is_some() || config.routing == Some(true);
+        let outcome = if act {
+            of_result(set_tunables(lnet, net.network, net.tunables))
+        } else if net.tunables.peer_buffer_credits.is_some() && !is_router {
+            Outcome::Refused("peer_buffer_credits: this process is no router".to_owned())
+        } else {
+            Outcome::Done
+        };
+        parts.push(part(format!("tunables of {}", net.network), outcome));
+    }
     parts
 }
 

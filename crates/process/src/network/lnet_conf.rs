@@ -113,13 +113,13 @@ struct NetSection {
     #[serde(rename = "net type")]
     network: Text,
     #[serde(rename = "local NI(s)", default)]
-    interfaces: Vec<NiSection>,
+    interfaces: Vec<InterfaceSection>,
 }
 
 /// An interface. Its NID and what follows is what `show` says of it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NiSection {
+struct InterfaceSection {
     interfaces: Option<BTreeMap<Scalar, Text>>,
     tunables: Option<TunablesSection>,
     #[serde(rename = "lnd tunables")]
@@ -200,8 +200,8 @@ struct Scalar(String);
 
 impl<'de> Deserialize<'de> for Routing {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Routing, D::Error> {
-        struct OneOrMany;
-        impl<'de> Visitor<'de> for OneOrMany {
+        struct SomeParts;
+        impl<'de> Visitor<'de> for SomeParts {
             type Value = Routing;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("enable, tiny, small and large")
@@ -217,7 +217,7 @@ impl<'de> Deserialize<'de> for Routing {
                 Ok(Routing(parts))
             }
         }
-        deserializer.deserialize_any(OneOrMany)
+        deserializer.deserialize_any(SomeParts)
     }
 }
 
@@ -503,7 +503,7 @@ global:
             ("net:\n  - net type: o2ib\n", 2, "no network o2ib"),
             ("route:\n  - net: tcp2\n    gatway: 10.0.0.1@tcp\n", 3, "gatway"),
             ("route:\n  - net: tcp2\n    gateway: here@tcp\n", 3, "here"),
-            ("\nroutes: \"tcp2 10.0.0.1\"\n", 2, "gateway"),
+            ("\nroutes: \"tcp2 10.0.0.1\"\n", 2, "GATEWAY"),
             ("global:\n  retry_count: 2\n  retry_cuont: 3\n", 3, "there is no setting retry_cuont"),
             ("global:\n  discovery: 1\n", 2, "discovery is 0"),
             ("global:\n  retry_count: many\n", 2, "\"many\" is not a number"),

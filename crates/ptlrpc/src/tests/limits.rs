@@ -337,7 +337,7 @@ fn who_does_not_want_to_wait_is_told_so() {
         let before = rt.now();
         assert_eq!(call(1, no_delay.clone()).await, Err(RpcError::Unreachable));
         assert_eq!(rt.now(), before, "known by now");
-        let nowhere = w.client.import(ImportConfig { nids: vec![], ..config(2) });
+        let nowhere = w.client.import(ImportConfig { nids: [].into(), ..config(2) });
         let answer = nowhere.call::<u64>(Opcode::MdsGetattr, &1u64, no_delay).await.map(|r| r.body);
         assert_eq!(answer, Err(RpcError::Unreachable));
         assert_eq!(call(1, in_time).await, Err(RpcError::TimedOut));

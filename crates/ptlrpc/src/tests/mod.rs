@@ -130,12 +130,12 @@ pub(super) fn config(client: u8) -> ImportConfig {
     let flags = connect_flags::MULTI_MODIFY_RPCS | connect_flags::CREDITS;
     ImportConfig {
         client: Uuid([client; 16]),
-        client_name: format!("client{client}"),
-        target: TARGET.to_owned(),
-        nids: vec![Nid::sim(SERVER)],
+        client_name: format!("client{client}").into(),
+        target: TARGET.into(),
+        nids: [Nid::sim(SERVER)].into(),
         kind: TargetKind::Mdt,
-        data: ConnectData { flags, ..ConnectData::default() },
-        label: format!("test-MDT0000-mdc-{client}"),
+        data: ConnectData { flags, ..ConnectData::default() }.into(),
+        label: format!("test-MDT0000-mdc-{client}").into(),
     }
 }
 

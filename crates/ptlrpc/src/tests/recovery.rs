@@ -140,7 +140,7 @@ fn without_a_notice_the_new_server_itself_tells() {
 fn a_target_that_moves_is_found() {
     run(1, 3600, |rt| async move {
         let mut w = World::new(&rt);
-        let import = w.client.import(ImportConfig { nids: vec![Nid::sim(SERVER), Nid::sim(9)], ..config(1) });
+        let import = w.client.import(ImportConfig { nids: [Nid::sim(SERVER), Nid::sim(9)].into(), ..config(1) });
         apply(&import, 1).await.unwrap();
         w.crash_server();
         w.server = Server::start(&rt, &w.net, 9, &w.disk);
@@ -159,7 +159,7 @@ fn a_target_that_moves_is_found() {
 fn what_was_asked_of_a_target_that_another_node_has_taken_is_asked_there() {
     run(1, 3600, |rt| async move {
         let w = World::new(&rt);
-        let import = w.client.import(ImportConfig { nids: vec![Nid::sim(SERVER), Nid::sim(9)], ..config(1) });
+        let import = w.client.import(ImportConfig { nids: [Nid::sim(SERVER), Nid::sim(9)].into(), ..config(1) });
         apply(&import, 1).await.unwrap();
         let begun = rt.now();
         let another_takes_it = async {
@@ -173,7 +173,7 @@ fn what_was_asked_of_a_target_that_another_node_has_taken_is_asked_there() {
         assert_eq!((under_way, rt.now().since(begun).as_secs()), (Ok(5000), 6), "asked again there");
         assert_eq!((w.server.served.exports().len(), other.served.exports().len()), (0, 1));
         // A new client finds it there, too.
-        let late = w.client.import(ImportConfig { nids: vec![Nid::sim(SERVER), Nid::sim(9)], ..config(2) });
+        let late = w.client.import(ImportConfig { nids: [Nid::sim(SERVER), Nid::sim(9)].into(), ..config(2) });
         assert_eq!(apply(&late, 3).await, Ok(3));
         assert_eq!(w.applied(), [1, 2, 3]);
     });
@@ -184,7 +184,7 @@ fn a_place_without_the_target_is_passed_over() {
     run(1, 60, |rt| async move {
         let w = World::new(&rt);
         let _elsewhere = node(&rt, &w.net, 9);
-        let import = w.client.import(ImportConfig { nids: vec![Nid::sim(9), Nid::sim(SERVER)], ..config(1) });
+        let import = w.client.import(ImportConfig { nids: [Nid::sim(9), Nid::sim(SERVER)].into(), ..config(1) });
         assert_eq!(apply(&import, 1).await, Ok(1));
         assert!(rt.now() < Time::from_secs(1), "ENODEV is told at once");
     });
@@ -308,7 +308,7 @@ fn a_dead_client_is_evicted_and_a_silent_living_one_is_not() {
             rt.sleep(10 * SECOND).await;
         }
         let names: Vec<_> = w.server.served.exports().iter().map(|e| e.client_name.clone()).collect();
-        assert!(names.contains(&"client2".to_owned()) && !names.contains(&"client3".to_owned()), "{names:?}");
+        assert!(names.contains(&"client2".into()) && !names.contains(&"client3".into()), "{names:?}");
         assert_eq!(w.server.target.disconnects.load(Ordering::Relaxed), 1);
         apply(&silent.0, 4).await.unwrap();
         assert_eq!(silent.0.generation(), 0);
@@ -333,7 +333,7 @@ fn a_client_that_died_is_evicted_although_another_process_has_its_nid() {
             rt.sleep(10 * SECOND).await;
         }
         let names: Vec<_> = w.server.served.exports().iter().map(|e| e.client_name.clone()).collect();
-        assert!(names.len() == 2 && !names.contains(&"client2".to_owned()), "{names:?}");
+        assert!(names.len() == 2 && !names.contains(&"client2".into()), "{names:?}");
     });
 }
 
@@ -385,7 +385,7 @@ fn one_ping_speaks_for_all_imports_at_a_server() {
         let other = "test-MDT0001";
         let target = Arc::new(TestTarget::new(w.server.node.rt(), &Arc::default()));
         let served = w.server.node.serve(other, target);
-        let imports = [w.import(), w.client.import(ImportConfig { target: other.to_owned(), ..config(1) })];
+        let imports = [w.import(), w.client.import(ImportConfig { target: other.into(), ..config(1) })];
         for import in &imports {
             apply(import, 1).await.unwrap();
         }

@@ -14,7 +14,7 @@ fn many_threads_over_lo_with_restarts_of_the_service() {
         let disk = Arc::new(Disk::default());
         let serve = || node.serve(TARGET, Arc::new(TestTarget::new(node.rt(), &disk)));
         let mut served = serve();
-        let import = node.import(ImportConfig { nids: vec![Nid::LO], ..config(1) });
+        let import = node.import(ImportConfig { nids: [Nid::LO].into(), ..config(1) });
         let tasks: Vec<_> = (0..64u64)
             .map(|t| {
                 let import = import.clone();
@@ -54,7 +54,7 @@ fn a_handler_that_panics_costs_its_request_and_nothing_else() {
         let lnet = Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
         let node = RpcNode::new(rt.clone(), lnet, Faults::new());
         let served = node.serve(TARGET, Arc::new(TestTarget::new(node.rt(), &Arc::new(Disk::default()))));
-        let import = node.import(ImportConfig { nids: vec![Nid::LO], ..config(1) });
+        let import = node.import(ImportConfig { nids: [Nid::LO].into(), ..config(1) });
         for ms in [PANIC_AT_ONCE, PANIC_LATER] {
             let answer = rt.timeout(10 * SECOND, wait_ms(&import, ms)).await;
             assert_eq!(answer, Ok(Err(RpcError::Status(Errno::EIO))));

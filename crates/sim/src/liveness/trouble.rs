@@ -1,6 +1,6 @@
 //! What goes wrong in a run, and how it ends.
 
-use super::{CLIENTS, OSTS, ROUTERS};
+use super::size::{CLIENTS, OSTS, ROUTERS};
 use crate::cluster::{Cluster, Server};
 use nacre_base::Prng;
 use nacre_lnet::LinkOptions;

@@ -1,7 +1,7 @@
 //! A client's program: a file of its own, slots in a file that all share, and pauses of all lengths between its calls.
 
-use super::CLIENTS;
 use super::judge::Judge;
+use super::size::CLIENTS;
 use crate::cluster::Cluster;
 use nacre_base::{Errno, Fid, Payload, Prng};
 use nacre_client::open_flags::{O_CREAT, O_RDWR};

@@ -28,6 +28,10 @@ pub(super) const DISK_DEPTH: usize = 16;
 pub(super) const WRITERS: u32 = 1;
 /// RPCs of 1 MiB that a writer has in flight.
 pub(super) const IN_FLIGHT: u32 = 2;
+/// Time between two barriers of a program on all clients.
+pub(super) const ROUND: Duration = Duration::from_millis(10);
+/// CPU that a client needs to send, or to receive, a message of a ping.
+pub(super) const MESSAGE_CPU: Duration = Duration::from_nanos(1225);
 /// How often the bytes written are looked at.
 pub(super) const SAMPLE: Duration = Duration::from_millis(250);
 
@@ -70,6 +74,14 @@ pub(super) fn fixed() -> Vec<Constant> {
             "",
             Physical,
             "as many as keep the disks busy between floods",
+        ),
+        ("time between two barriers", millis(ROUND), "ms", Physical, "assumed"),
+        (
+            "CPU of a client for a message of a ping",
+            MESSAGE_CPU.as_secs_f64() * 1e6,
+            "us",
+            Physical,
+            "a quarter of a small RPC over TCP, both sides together, as nacre bench rpc measures it: 4.9 us",
         ),
         (
             "at_min",

@@ -1,6 +1,7 @@
 //! The site of the paper: clients on `gni`, servers on `o2ib` networks, and routers between them. Every node is the
-//! production node with its roles; the idle clients have an import for each target, which they connected like any other.
+//! production node with its roles; the idle clients have an import for each target, connected without messages ([`connect_idle`]).
 
+use super::barrier::{Barrier, Lateness};
 use super::constants::{AT_MIN_SECS, DISKS, GNI_CREDITS, GROUP, IN_FLIGHT, JITTER, LATENCY, TAKING, TARGETS, WRITERS};
 use super::{Pinging, Topology, Tuning};
 use bytes::Bytes;
@@ -8,17 +9,16 @@ use futures_util::future::join_all;
 use nacre_base::param::value::Value;
 use nacre_base::{Faults, MdtIndex, Network, Nid, OstIndex, Payload, TargetKind, TargetName, Uuid};
 use nacre_client::open_flags::{O_CREAT, O_DIRECT, O_EXCL, O_RDWR};
-use nacre_client::{Client, MountConfig, OpenFile};
+use nacre_client::{Client, MountConfig, OpenFile, connect_data_for};
 use nacre_lnet::{CreditsReturn, LinkOptions, Lnet, LnetOptions, Route, RouterOptions, SimNet, SimNetOptions};
 use nacre_mgc::Mgc;
 use nacre_node::{Node, TargetSpec, tables};
 use nacre_osd::mem::{MemOptions, MemOsd};
-use nacre_ptlrpc::{CallOptions, Import, ImportConfig};
+use nacre_ptlrpc::{Import, ImportConfig};
 use nacre_rt::Rt;
+use nacre_wire::Opcode;
 use nacre_wire::attr::Credentials;
-use nacre_wire::connect::ConnectData;
 use nacre_wire::layout::{ComponentSpec, LayoutSpec};
-use nacre_wire::{Lane, Opcode};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +35,11 @@ pub struct Size {
     pub routers: u32,
 }
 
+impl Size {
+    /// The paper's.
+    pub const FULL: Size = Size { clients: 25_000, oss: 168, routers: 224 };
+}
+
 /// A running site.
 pub(super) struct Site {
     rt: Rt,
@@ -46,6 +51,7 @@ pub(super) struct Site {
     servers: Vec<Node>,
     idle: Vec<Idle>,
     writers: Vec<Writer>,
+    barrier: Arc<Mutex<Barrier>>,
 }
 
 /// A client that does nothing but ping.
@@ -77,8 +83,11 @@ const FSNAME: &str = "storm";
 const FILE_BYTES: u64 = 256 << 20;
 const RECORD: u64 = 1 << 20;
 static ZEROES: [u8; RECORD as usize] = [0; RECORD as usize];
-/// The idle clients connect in this time.
-const CONNECT_WITHIN: Duration = Duration::from_secs(60);
+/// Idle clients that are connected at a time.
+const CONNECTED_TOGETHER: usize = 256;
+/// Messages received by all nodes for a write: its request and its reply, and the GET of its data and the REPLY with them, each by
+/// a router and at its end.
+const MESSAGES_OF_WRITE: u64 = 8;
 
 /// What belongs where.
 struct Plan {
@@ -94,6 +103,11 @@ impl Plan {
     /// The fabric of an OSS.
     fn fabric_of_oss(&self, oss: u32) -> usize {
         if self.topology == Topology::Flat { 0 } else { (oss / GROUP) as usize }
+    }
+
+    /// NIDs of an OSS, as the MGS lists them.
+    fn nids_of_oss(&self, oss: u32) -> Arc<[Nid]> {
+        [self.fabrics[self.fabric_of_oss(oss)].nid(OSS + oss), self.back.nid(OSS + oss)].into()
     }
 
     /// The fabric of a router.
@@ -163,51 +177,75 @@ fn fabric(rt: &Rt, network: &str, credits_return: CreditsReturn, seed: u64) -> R
     Ok(SimNet::new(rt.clone(), SimNetOptions { network, credits_return, link, seed, ..SimNetOptions::default() }))
 }
 
-impl Site {
-    /// Starts everything. Returns when each client is connected to each target.
-    pub(super) async fn build(rt: &Rt, size: Size, topology: Topology) -> Result<Site, String> {
+/// Nodes of routers and servers.
+struct Servers {
+    routers: Vec<Node>,
+    /// The MGS and the MDS.
+    others: Vec<Node>,
+    oss: Vec<Node>,
+}
+
+impl Plan {
+    fn new(rt: &Rt, size: Size, topology: Topology) -> Result<Plan, String> {
         let count = if topology == Topology::Flat { 1 } else { size.oss.div_ceil(GROUP) };
         let named = |i| if topology == Topology::Flat { "o2ib".to_owned() } else { format!("o2ib{}", i + 1) };
         let fabrics = (0..count).map(|i| fabric(rt, &named(i), CreditsReturn::Taken, rt.random()));
-        let plan = Plan {
+        Ok(Plan {
             size,
             topology,
             gni: fabric(rt, "gni", CreditsReturn::Delivered, rt.random())?,
             back: fabric(rt, "sim", CreditsReturn::Sent, rt.random())?,
             fabrics: fabrics.collect::<Result<_, _>>()?,
-        };
-        let routers: Vec<Node> = (0..size.routers).map(|router| plan.router_node(rt, router)).collect();
+        })
+    }
+
+    /// Starts routers and servers. Returns when the MDT knows all OSTs.
+    async fn start_servers(&self, rt: &Rt) -> Result<Servers, String> {
+        let size = self.size;
+        let routers: Vec<Node> = (0..size.routers).map(|router| self.router_node(rt, router)).collect();
         for router in &routers {
             router.serve_router(&RouterOptions::default()).map_err(|e| e.to_string())?;
         }
-        let mut servers = Vec::new();
+        let mut others = Vec::new();
         for (name, number) in [(TargetName::mgs(), MGS), (TargetName::mdt(FSNAME, MdtIndex(0)), MDS)] {
-            let node = plan.server_node(rt, &name.to_string(), number, 0)?;
-            serve(&node, name, plan.back.nid(MGS), MemOptions::default()).await?;
-            servers.push(node);
+            let node = self.server_node(rt, &name.to_string(), number, 0)?;
+            serve(&node, name, self.back.nid(MGS), MemOptions::default()).await?;
+            others.push(node);
         }
         let mut oss = Vec::new();
         for i in 0..size.oss {
-            let node = plan.server_node(rt, &format!("oss-{i}"), OSS + i, plan.fabric_of_oss(i))?;
+            let node = self.server_node(rt, &format!("oss-{i}"), OSS + i, self.fabric_of_oss(i))?;
             for target in 0..TARGETS {
-                let name = TargetName::ost(FSNAME, OstIndex(i * TARGETS + target));
-                serve(&node, name, plan.back.nid(MGS), MemOptions { model: DISKS, ..MemOptions::default() }).await?;
+                let options = MemOptions { model: DISKS, ..MemOptions::default() };
+                serve(&node, ost_name(i * TARGETS + target), self.back.nid(MGS), options).await?;
             }
             oss.push(node);
         }
         let targets = Value::Number((size.oss * TARGETS).into());
-        while servers[1].params().values("lod.*.activeobd").iter().any(|(_, active)| *active != targets) {
+        while others[1].params().values("lod.*.activeobd").iter().any(|(_, active)| *active != targets) {
             rt.sleep(Duration::from_millis(10)).await;
         }
+        Ok(Servers { routers, others, oss })
+    }
+}
+
+impl Site {
+    /// Starts everything. Returns when each client is connected to each target.
+    pub(super) async fn build(rt: &Rt, size: Size, topology: Topology) -> Result<Site, String> {
+        let plan = Plan::new(rt, size, topology)?;
+        let Servers { routers, others: servers, oss } = plan.start_servers(rt).await?;
         let writers = start_writers(rt, &plan).await?;
         writers.iter().try_for_each(|writer| set_pinging(&writer.node, Pinging::Never))?;
-        let idle = connect_idle(rt, &plan).await?;
+        let idle = connect_idle(rt, &plan, &oss).await?;
         for (i, fabric) in plan.fabrics.iter().enumerate() {
             let of_fabric = (0..size.oss).filter(|oss| plan.fabric_of_oss(*oss) == i).map(|oss| OSS + oss);
             of_fabric.chain([MGS, MDS]).for_each(|number| fabric.set_taking(number, TAKING));
         }
         let (rt, mgs) = (rt.clone(), plan.fabrics[0].nid(MGS));
-        let site = Site { rt, mgs, fabrics: plan.fabrics, routers, oss, servers, idle, writers };
+        let barrier = Arc::new(Mutex::new(Barrier::new(size.clients)));
+        let watched = barrier.clone();
+        plan.gni.watch(move |now, node| watched.lock().handle_message(now, node.wrapping_sub(CLIENT)));
+        let site = Site { rt, mgs, fabrics: plan.fabrics, routers, oss, servers, idle, writers, barrier };
         // Servers must not ask silent clients how they are, where clients are silent on purpose.
         site.set_at_servers("suppress_pings", "1")?;
         Ok(site)
@@ -220,6 +258,9 @@ impl Site {
                 node.lnet().set_peer_credits(fabric.nid(MGS).network, tuning.credits);
             }
         }
+        // The paper's nodes have no lanes anywhere.
+        let others = self.oss.iter().chain(&self.servers);
+        self.clients().chain(others).for_each(|node| node.lnet().set_lanes(tuning.lanes));
         for router in &self.routers {
             router.end("router").await;
             let options =
@@ -281,8 +322,7 @@ impl Site {
         for (n, import) in self.idle.iter().flat_map(|idle| &idle.imports).enumerate() {
             let part = (n as f64 * more.fract()).fract() < more.fract();
             for _ in 0..more as u32 + u32::from(part) {
-                let import = import.clone();
-                drop(self.rt.spawn(async move { drop(ping(&import).await) }));
+                import.ping();
             }
         }
     }
@@ -324,11 +364,22 @@ impl Site {
         clients.map(|import| import.stats(Opcode::ObdPing).samples).sum()
     }
 
-    /// Number of PUTs that all nodes except the writers have received. Bulk data and the GETs that ask for it do not count.
+    /// Messages that all nodes have received, but those of writes: what `get_param stats` shows as `recv_count`. It is read
+    /// without the parameter, which thousands of simulated clients do not list.
     pub(super) fn messages(&self) -> u64 {
-        let nodes = self.idle.iter().map(|idle| &idle.node).chain(&self.routers).chain(&self.oss).chain(&self.servers);
-        let puts = |node: &Node| node.lnet().interfaces().iter().map(|ni| ni.traffic.received.put).sum::<u64>();
-        nodes.map(puts).sum()
+        let nodes = self.clients().chain(&self.routers).chain(&self.oss).chain(&self.servers);
+        let received: u64 = nodes.map(|node| node.lnet().stats().recv_count).sum();
+        received.saturating_sub(self.io_wait().0 * MESSAGES_OF_WRITE)
+    }
+
+    /// Begins to watch how late barriers of the idle clients are.
+    pub(super) fn begin_barriers(&self) {
+        self.barrier.lock().begin(self.rt.now());
+    }
+
+    /// How late they were.
+    pub(super) fn end_barriers(&self) -> Lateness {
+        self.barrier.lock().end(self.rt.now())
     }
 
     /// Time that reads and writes took at the OSSs: how many there were, and microseconds of all.
@@ -407,46 +458,52 @@ fn set(node: &Node, name: &str, value: &str) -> Result<(), String> {
     node.params().set(name, value).map(drop).map_err(|e| e.to_string())
 }
 
-/// Idle clients, each with an import for each target, all connected.
-async fn connect_idle(rt: &Rt, plan: &Plan) -> Result<Vec<Idle>, String> {
+/// Idle clients, each with an import for each target. They are connected without messages, which would take the simulation
+/// longer than all rows together.
+async fn connect_idle(rt: &Rt, plan: &Plan, oss: &[Node]) -> Result<Vec<Idle>, String> {
+    let names: Vec<Arc<str>> = (0..plan.size.oss * TARGETS).map(|n| ost_name(n).to_string().into()).collect();
+    let labels: Vec<Arc<str>> = names.iter().map(|name| format!("{name}-osc").into()).collect();
+    let nids: Vec<Arc<[Nid]>> = (0..plan.size.oss).map(|oss| plan.nids_of_oss(oss)).collect();
     let mut idle = Vec::new();
     for n in 0..plan.size.clients {
         let name = format!("client-{n}");
         let node = plan.client_node(rt, name.clone(), CLIENT + n)?;
         set(&node, "at_min", &AT_MIN_SECS.to_string())?;
-        let client = Uuid::from_random(rt.random(), rt.random());
         set_pinging(&node, Pinging::Never)?;
-        let import = |target: u32| {
-            let (name, oss) = (TargetName::ost(FSNAME, OstIndex(target)).to_string(), target / TARGETS);
+        let (client, client_name): (_, Arc<str>) = (Uuid::from_random(rt.random(), rt.random()), name.into());
+        let import = |(target, name): (usize, &Arc<str>)| {
             node.rpc().import(ImportConfig {
                 client,
-                client_name: format!("client-{n}"),
-                label: format!("{name}-osc"),
-                target: name,
-                nids: vec![plan.fabrics[plan.fabric_of_oss(oss)].nid(OSS + oss)],
+                client_name: client_name.clone(),
+                label: labels[target].clone(),
+                target: name.clone(),
+                nids: nids[target / TARGETS as usize].clone(),
                 kind: TargetKind::Ost,
-                data: ConnectData::default(),
+                data: connect_data_for(TargetKind::Ost).clone(),
             })
         };
-        let imports = (0..plan.size.oss * TARGETS).map(import).collect();
+        let imports = names.iter().enumerate().map(import).collect();
         idle.push(Idle { node, client, imports, mgc: Mutex::default() });
     }
-    let spread = CONNECT_WITHIN.as_nanos() as u64;
     let connect = |idle: &Idle| {
-        let (rt, imports, pause) = (rt.clone(), idle.imports.clone(), Duration::from_nanos(rt.random() % spread));
+        let (imports, from) = (idle.imports.clone(), idle.node.lnet().nids()[0]);
         async move {
-            rt.sleep(pause).await;
-            for import in &imports {
-                ping(import).await?;
+            for (target, import) in imports.iter().enumerate() {
+                let server = oss[target / TARGETS as usize].rpc();
+                server.connect_directly(import, from).await.map_err(|e| format!("{}: {e}", import.config().label))?;
             }
             Ok::<_, String>(())
         }
     };
-    join_all(idle.iter().map(connect)).await.into_iter().collect::<Result<(), String>>()?;
+    for together in idle.chunks(CONNECTED_TOGETHER) {
+        join_all(together.iter().map(connect)).await.into_iter().collect::<Result<(), String>>()?;
+    }
     Ok(idle)
 }
 
-async fn ping(import: &Import) -> Result<(), String> {
-    let options = CallOptions { lane: Lane::Control, ..CallOptions::default() };
-    import.call::<()>(Opcode::ObdPing, &(), options).await.map(drop).map_err(|e| format!("ping: {e}"))
+fn ost_name(n: u32) -> TargetName {
+    TargetName::ost(FSNAME, OstIndex(n))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 
 pub(crate) mod away;
 pub(crate) mod cache;
+pub(crate) mod config;
 pub(crate) mod crash_points;
 pub(crate) mod doors;
 pub(crate) mod failover;
@@ -44,6 +45,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(soak::all());
     all.extend(crash_points::all());
     all.extend(failover::all());
+    all.extend(config::all());
     all.extend(routers::all());
     all.extend(networks::all());
     all.extend(power_cut::all());

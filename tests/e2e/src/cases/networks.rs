@@ -284,8 +284,10 @@ fn all_routes_work(cluster: &Cluster) -> Outcome {
 
 /// Of what a bulk transfer reaches on links of the same rate without a gateway, the part that it must reach through two.
 const ROUTED_SHARE: f64 = 0.98;
-/// Measurements of each kind, of which the median counts.
+/// Measurements of each kind in the full profile, of which the median counts.
 const MEASUREMENTS: usize = 5;
+/// The same in the short one.
+const MEASUREMENTS_IN_SHORT: usize = 3;
 
 /// On links that carry half of what the direct path could carry, bulk transfers through two rows of gateways are as fast as
 /// those without. Both take turns, so that whatever else the machine does slows both down.
@@ -304,12 +306,13 @@ fn compare_rates(env: &Env, cluster: &Cluster, hosts: &Hosts) -> Outcome {
         bulk(env, dir, "write")?;
     }
     let ways = ["write", "read"];
-    let unshaped = ways.map(|way| repeat(|| bulk(env, &direct, way)).map(median));
+    let times = env.pick(MEASUREMENTS_IN_SHORT, MEASUREMENTS);
+    let unshaped = ways.map(|way| repeat(times, || bulk(env, &direct, way)).map(median));
     let mut slow = Vec::new();
     for (way, unshaped) in ways.into_iter().zip(unshaped) {
         let unshaped = unshaped?;
         hosts.shape((unshaped / 2.0) as u64)?;
-        let pairs = repeat(|| Ok((bulk(env, &direct, way)?, bulk(env, &routed, way)?)))?;
+        let pairs = repeat(times, || Ok((bulk(env, &direct, way)?, bulk(env, &routed, way)?)))?;
         let (directly, by_gateways): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
         let (directly, by_gateways) = (median(directly), median(by_gateways));
         let share = by_gateways / directly;
@@ -328,8 +331,8 @@ fn compare_rates(env: &Env, cluster: &Cluster, hosts: &Hosts) -> Outcome {
     Ok(())
 }
 
-fn repeat<T>(measure: impl Fn() -> Outcome<T>) -> Outcome<Vec<T>> {
-    (0..MEASUREMENTS).map(|_| measure()).collect()
+fn repeat<T>(times: usize, measure: impl Fn() -> Outcome<T>) -> Outcome<Vec<T>> {
+    (0..times).map(|_| measure()).collect()
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

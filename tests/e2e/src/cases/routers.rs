@@ -6,13 +6,14 @@ use crate::cases::faults::{Writer, make_first_file, verify};
 use crate::cluster::{Cluster, Plan};
 use crate::failure::{Context, Outcome, bail, ensure};
 use crate::site::Site;
+use serde_json::Value;
 use std::fs;
 use std::time::{Duration, Instant};
 
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
     let case = |name, run| Case::new(name, run).needs_cluster().limits(240, 1200);
-    vec![case("routers.shown", shown), case("routers.lost", lost)]
+    vec![case("routers.shown", shown), case("routers.lost", lost), case("routers.changed", changed)]
 }
 
 /// How long a program may have to wait when a router is gone.
@@ -78,6 +79,129 @@ fn show(cluster: &Cluster) -> Outcome {
 fn routes_to(routes: &str) -> Outcome<String> {
     let network = routes.split("net: ").nth(1).and_then(|rest| rest.split_whitespace().next());
     Ok(format!("10.99.99.99@{}", network.context("network in a route")?))
+}
+
+/// What an administrator changes while files are written: each command by what the tools print afterwards.
+fn changed(env: &Env) -> Outcome {
+    let cluster = cluster_behind(env, 2)?;
+    let outcome = change(&cluster);
+    judge(env, &cluster, outcome, &[])
+}
+
+fn change(cluster: &Cluster) -> Outcome {
+    let works = |n: u32| -> Outcome {
+        fs::write(cluster.mount_point(1).join("file"), n.to_string())?;
+        let read = fs::read_to_string(cluster.mount_point(2).join("file"))?;
+        ensure!(read == n.to_string(), "the other mount reads {read}, not {n}");
+        Ok(())
+    };
+    works(1)?;
+    change_settings(cluster)?;
+    works(2)?;
+    change_networks(cluster)?;
+    works(3)?;
+    import(cluster)?;
+    works(4)
+}
+
+fn change_settings(cluster: &Cluster) -> Outcome {
+    cluster.lnetctl(&["set", "retry_count", "3"])?;
+    let shown = cluster.lnetctl(&["global", "show"])?;
+    ensure!(shown.starts_with("global:\n    numa_range: 0\n"), "one for all processes: {shown}");
+    ensure!(shown.contains("\n    retry_count: 3\n    transaction_timeout: 50\n"), "{shown}");
+    refused(cluster, &["set", "discovery", "1"], "discovery is 0: this version")?;
+    refused(cluster, &["set", "retry_cuont", "1"], "there is no setting retry_cuont")?;
+    refused(cluster, &["fault", "drop", "add", "--source", "*", "--dest", "*"], "either --rate N")?;
+    let late = ["fault", "delay", "add", "--source", "*@tcp2", "--dest", "*@tcp1", "--rate", "2", "--latency", "20"];
+    cluster.lnetctl(&late)?;
+    fs::write(cluster.mount_point(1).join("late"), b"late")?;
+    let rules = cluster.lnetctl(&["fault", "delay", "list", "--json"])?;
+    let rules: Value = serde_json::from_str(&rules).context("fault delay list --json")?;
+    let delayed: u64 =
+        rules["delay"].as_array().into_iter().flatten().filter_map(|rule| rule["delayed"].as_u64()).sum();
+    ensure!(delayed > 0, "what comes by the routers is late: {rules}");
+    cluster.lnetctl(&["fault", "delay", "del", "--all"])?;
+    ensure!(cluster.lnetctl(&["fault", "delay", "list"])? == "delay:\n", "no rule is left");
+
+    cluster.lnetctl(&["stats", "reset"])?;
+    let stats = cluster.lnetctl(&["stats", "show", "--json"])?;
+    let stats: Value = serde_json::from_str(&stats).context("stats show --json")?;
+    let routed = stats["statistics"]["route_count"].as_u64();
+    ensure!(routed.is_some_and(|count| count < 1000), "begins to count from zero: {stats}");
+    let lanes = |value: &str| -> Outcome {
+        cluster.lnetctl(&["set", "lanes", value])?;
+        let routing = cluster.lnetctl(&["routing", "show", "-v"])?;
+        ensure!(routing.matches(&format!("lanes: {value}\n")).count() == 2, "{routing}");
+        Ok(())
+    };
+    lanes("0")?;
+    lanes("1")
+}
+
+fn change_networks(cluster: &Cluster) -> Outcome {
+    let gateway = gateway_of(cluster)?;
+    let ping = cluster.lnetctl(&["ping", &gateway])?;
+    let want = "  Multi-Rail: true\n  peer_ni:\n  - nid: ";
+    ensure!(ping.starts_with("ping:\n- primary nid: ") && ping.contains(want) && ping.contains(&gateway), "{ping}");
+    let connections = cluster.lctl(&["conn_list"])?;
+    ensure!(connections.contains(&format!("12345-{gateway} C[0]")), "a control connection: {connections}");
+    let peers = cluster.lctl(&["peer_list"])?;
+    ensure!(peers.lines().any(|line| line.starts_with(&format!("12345-{gateway} ["))), "{peers}");
+
+    cluster.lnetctl(&["net", "set", "--net", "tcp2", "--peer-credits", "9"])?;
+    let shown = cluster.lnetctl(&["net", "show", "--net", "tcp2", "-v"])?;
+    // Two routers and two mounts are there.
+    ensure!(shown.matches("peer_credits: 9\n").count() == 4, "{shown}");
+    ensure!(!shown.contains("net type: tcp1"), "{shown}");
+
+    refused(cluster, &["net", "add", "--net", "tcp9", "--if", "lo"], "name one with --process, of ")?;
+    cluster.lnetctl(&["--process", "mgs", "net", "add", "--net", "tcp9", "--if", "127.0.0.1:0"])?;
+    let shown = cluster.lnetctl(&["--process", "mgs", "net", "show", "--net", "tcp9"])?;
+    ensure!(shown.contains("@tcp9\n            status: up\n"), "{shown}");
+    refused(cluster, &["net", "del", "--net", "tcp9"], "name one with --process, of ")?;
+    refused(cluster, &["--process", "mgs", "net", "del", "--net", "tcp1"], "other nodes know this one by")?;
+    cluster.lnetctl(&["--process", "mgs", "net", "del", "--net", "tcp9"])?;
+    refused(cluster, &["net", "show", "--net", "tcp9"], "no process of this host is on tcp9")
+}
+
+/// A gateway of the mounts.
+fn gateway_of(cluster: &Cluster) -> Outcome<String> {
+    let routes = cluster.lnetctl(&["route", "show", "--net", "tcp1", "--json"])?;
+    let routes: Value = serde_json::from_str(&routes).context("route show --json")?;
+    Ok(routes["route"][0]["gateway"].as_str().context("a route to the servers")?.to_owned())
+}
+
+fn import(cluster: &Cluster) -> Outcome {
+    let (gateway, file) = (gateway_of(cluster)?, cluster.tools().join("lnet.conf"));
+    let name = file.to_string_lossy().into_owned();
+    let write = |text: &str| -> Outcome { Ok(fs::write(&file, text)?) };
+    let of =
+        |word: &'static str| -> Outcome<usize> { Ok(cluster.lnetctl(&["route", "show", "-v"])?.matches(word).count()) };
+    let good =
+        format!("route:\n    - net: tcp7\n      gateway: {gateway}\n      priority: 5\nglobal:\n    retry_count: 1\n");
+    write(&format!("{good}    retry_count: 300\n"))?;
+    refused(cluster, &["import", &name], "retry_count")?;
+    write(&format!("{good}    auto_up: 1\n"))?;
+    refused(cluster, &["import", &name], "line 7: there is no setting auto_up")?;
+    ensure!(of("net: tcp7")? == 0, "nothing was changed");
+    write(&good)?;
+    let shown = cluster.lnetctl(&["import", "--show", &name, "--json"])?;
+    ensure!(shown.contains("would be added") && of("net: tcp7")? == 0, "{shown}");
+    cluster.lnetctl(&["import", &name])?;
+    ensure!(of("net: tcp7")? > 0, "the mounts have the route now");
+    let settings = cluster.lnetctl(&["global", "show"])?;
+    ensure!(settings.contains("    retry_count: 1\n"), "{settings}");
+    cluster.lnetctl(&["import", "--del", &name])?;
+    ensure!(of("net: tcp7")? == 0, "and no more");
+    Ok(())
+}
+
+/// `lnetctl` fails, and says why.
+fn refused(cluster: &Cluster, args: &[&str], why: &str) -> Outcome {
+    let printed = cluster.tool_program("lnetctl").args(args).output()?;
+    let is_refused = !printed.status.success() && printed.stderr.contains(why);
+    ensure!(is_refused, "lnetctl {}: {:?}", args.join(" "), printed.stderr);
+    Ok(())
 }
 
 /// Routers that die, stop in order, and stand still; programs go on within three seconds, without an error.

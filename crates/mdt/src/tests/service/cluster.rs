@@ -14,7 +14,7 @@ use nacre_tgt::TargetConfig;
 use nacre_wire::attr::{Credentials, StatFs, mode};
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::mds::*;
-use nacre_wire::mgs::{Config, ConfigRead, TargetEntry, TargetReg, TargetRegReply};
+use nacre_wire::mgs::{Config, ConfigRead, ConfigReply, TargetEntry, TargetReg, TargetRegReply};
 use nacre_wire::ost::{Create, CreateReply, Destroy};
 use nacre_wire::{Field, Opcode};
 use parking_lot::Mutex;
@@ -100,12 +100,12 @@ impl Cluster {
         let uuid = Uuid::from_random(9, number);
         let import = node.import(ImportConfig {
             client: uuid,
-            client_name: format!("client{number}"),
-            target: mdt_name().to_string(),
-            nids: vec![Nid::sim(MDS)],
+            client_name: format!("client{number}").into(),
+            target: mdt_name().to_string().into(),
+            nids: [Nid::sim(MDS)].into(),
             kind: TargetKind::Mdt,
-            data: ConnectData { flags: flags & features, max_modify_rpcs: 7, ..ConnectData::default() },
-            label: format!("{}-mdc-{number}", mdt_name()),
+            data: ConnectData { flags: flags & features, max_modify_rpcs: 7, ..ConnectData::default() }.into(),
+            label: format!("{}-mdc-{number}", mdt_name()).into(),
         });
         Client { rt, node, uuid, import, seq: Fid::SEQ_NORMAL + number, next: Arc::default() }
     }
@@ -277,7 +277,7 @@ impl Fake for FakeMgs {
                     let changed = self.changed.notified();
                     let config = self.config.lock().clone();
                     if config.version != ask.version {
-                        return Ok(Response::new(&config));
+                        return Ok(Response::new(&ConfigReply { config, ..ConfigReply::default() }));
                     }
                     tokio::select! { biased; () = changed => {}, () = request.abandoned() => return Err(Errno::ESHUTDOWN) }
                 }

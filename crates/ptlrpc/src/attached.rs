@@ -1,0 +1,96 @@
+//! What the owner of an import attaches to it: hooks, and the table that lists its parameters.
+
+use crate::error::RpcError;
+use nacre_base::param::Params;
+use nacre_wire::connect::ConnectData;
+use parking_lot::Mutex;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+
+/// A hook that must not wait.
+pub(crate) type Hook = Arc<dyn Fn() + Send + Sync>;
+type ConnectHook = Arc<dyn Fn(&mut ConnectData) + Send + Sync>;
+type ConnectedHook = Arc<dyn Fn(&ConnectData) + Send + Sync>;
+/// A step of a recovery that is under way.
+pub type Recovering = Pin<Box<dyn Future<Output = Result<(), RpcError>> + Send>>;
+type RecoverHook = Arc<dyn Fn() -> Recovering + Send + Sync>;
+
+/// Moment at which hooks of an import run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// The server has evicted the client.
+    Evicted,
+    /// The server has restarted and remembers no client.
+    Restarted,
+    /// The connection is lost.
+    Lost,
+    /// The server has forgotten the client, because the import had nothing to do.
+    Rested,
+}
+
+/// Everything that is attached to one import; made when the first thing is.
+#[derive(Default)]
+pub(crate) struct Attached {
+    /// Hooks by [`Moment`].
+    hooks: Mutex<[Vec<Hook>; 4]>,
+    recover: Mutex<Vec<RecoverHook>>,
+    ask: OnceLock<ConnectHook>,
+    connected: OnceLock<ConnectedHook>,
+    /// Table that lists the import's parameters, if there is one.
+    pub(crate) listed: OnceLock<Params>,
+}
+
+/// Place for what may be attached to an import.
+#[derive(Default)]
+pub(crate) struct Attachments(OnceLock<Box<Attached>>);
+
+impl Attachments {
+    /// What is attached, to attach more.
+    pub(crate) fn all(&self) -> &Attached {
+        self.0.get_or_init(Box::default)
+    }
+
+    /// The hooks that run at a moment.
+    pub(crate) fn hooks(&self, at: Moment) -> Vec<Hook> {
+        self.0.get().map(|attached| attached.hooks.lock()[at as usize].clone()).unwrap_or_default()
+    }
+
+    pub(crate) fn recover_hooks(&self) -> Vec<RecoverHook> {
+        self.0.get().map(|attached| attached.recover.lock().clone()).unwrap_or_default()
+    }
+
+    /// Hook that completes a connect request.
+    pub(crate) fn ask(&self) -> Option<&ConnectHook> {
+        self.0.get()?.ask.get()
+    }
+
+    /// Hook that takes a connect reply.
+    pub(crate) fn connected(&self) -> Option<&ConnectedHook> {
+        self.0.get()?.connected.get()
+    }
+
+    pub(crate) fn listed(&self) -> Option<&Params> {
+        self.0.get()?.listed.get()
+    }
+}
+
+impl Attached {
+    pub(crate) fn add_hook(&self, at: Moment, hook: impl Fn() + Send + Sync + 'static) {
+        self.hooks.lock()[at as usize].push(Arc::new(hook));
+    }
+
+    pub(crate) fn add_recover_hook(&self, hook: impl Fn() -> Recovering + Send + Sync + 'static) {
+        self.recover.lock().push(Arc::new(hook));
+    }
+
+    /// Only the first pair counts.
+    pub(crate) fn set_connect_hooks(
+        &self,
+        ask: impl Fn(&mut ConnectData) + Send + Sync + 'static,
+        connected: impl Fn(&ConnectData) + Send + Sync + 'static,
+    ) {
+        let _ = self.ask.set(Arc::new(ask));
+        let _ = self.connected.set(Arc::new(connected));
+    }
+}
