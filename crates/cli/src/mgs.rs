@@ -92,7 +92,7 @@ async fn start(process: &NodeProcess, store: Arc<EtcdStore>, spec: TargetSpec) -
         match store.load().await {
             Ok(_) => break,
             Err(error @ StoreError::Away(_)) => {
-                let error = format!("{store:?}: {error}; waiting for it");
+                let error = format!("{store:?}: {error}. The MGS asks again until it answers");
                 if error != last {
                     tracing::warn!("{error}");
                     last = error;

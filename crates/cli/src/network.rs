@@ -1,8 +1,7 @@
 //! Arguments that say how a process is connected, which every role has, and the files that say it for a whole host.
 
-use nacre_base::Network;
+use nacre_base::{Network, Nid};
 use nacre_lnet::Route;
-use nacre_process::network::live::concerns;
 use nacre_process::network::topology::Topology;
 use nacre_process::network::{
     HostAddress, NetworkConfig, of_this_host, parse_ip2nets, parse_lnet_conf, parse_networks, parse_routes,
@@ -51,7 +50,7 @@ pub(crate) struct NetworkArgs {
 }
 
 impl NetworkArgs {
-    /// How the process is connected. `port` is the one where none is named, and `default` the address if none is.
+    /// The process's connections. `port` is the one where none is named, and `default` the address if none is.
     pub(crate) fn connections(
         &self,
         port: u16,
@@ -88,9 +87,10 @@ impl NetworkArgs {
             listen.push(Listen { network: self.only.unwrap_or(default.network), ..default });
         }
         let networks: Vec<Network> = listen.iter().map(|listen| listen.network).collect();
+        let own: Vec<Nid> = listen.iter().map(Listen::nid).collect();
         let mut routes = self.routes.clone();
         for route in config.routes {
-            match concerns(&route, &networks, &listen.iter().map(Listen::nid).collect::<Vec<_>>()) {
+            match route.check_for(&networks, &own) {
                 Ok(()) if routes.iter().any(|r| (r.network, r.gateway) == (route.network, route.gateway)) => {}
                 Ok(()) => routes.push(route),
                 Err(why) => tracing::debug!("the route {route} is not for this process: {why}"),
@@ -107,7 +107,7 @@ impl NetworkArgs {
         })
     }
 
-    /// What the files and the options say together, and whether a topology is a part of it.
+    /// Reads the files, and adds the options to what they say. Returns also whether a topology is a part of it.
     fn config(&self, own: &[IpAddr]) -> Result<(NetworkConfig, bool), String> {
         let mut config = NetworkConfig::default();
         let topology = read(self.topology.as_deref(), TOPOLOGY)?;

@@ -34,7 +34,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// MGSs whose last commits are remembered. One that was not started for so many starts of others waits for no answer.
 const WRITERS_MAX: usize = 64;
 
-/// How to reach an etcd.
+/// Address of an etcd, and what it asks of its clients.
 #[derive(Clone, Debug)]
 pub struct EtcdOptions {
     /// Where it is.
@@ -93,7 +93,7 @@ impl EtcdStore {
         self.key("writers/", format!("{:016x}", self.writer).as_bytes())
     }
 
-    /// What a key below the prefix is.
+    /// Sorts the keys below the prefix by what they are for.
     fn part_of<'k>(&self, key: &'k [u8]) -> Part<'k> {
         let rest = key.strip_prefix(self.prefix.as_bytes()).unwrap_or_default();
         if rest == b"head" {
@@ -248,15 +248,18 @@ impl ConfigStore for EtcdStore {
         let own = self.commits.fetch_add(1, Ordering::Relaxed) + 1;
         let own = format!("{:016x}.{own}", self.writer).into_bytes();
         let transaction = self.transaction(base, &own, changes);
+        // An earlier try may have been carried out. A later refusal then does not say that nothing was changed.
+        let mut may_be_made = false;
         loop {
             let answer = match self.call("/v3/kv/txn", &transaction).await {
                 Ok(answer) => answer,
-                Err(StoreError::Away(failure)) => {
-                    tracing::debug!(failure, "a commit is asked for again");
+                Err(failure) if may_be_made || matches!(failure, StoreError::Away(_)) => {
+                    tracing::debug!(%failure, "a commit is asked for again");
+                    may_be_made = true;
                     sleep(RETRY_PAUSE).await;
                     continue;
                 }
-                Err(error) => return Err(error),
+                Err(failure) => return Err(failure),
             };
             if answer["succeeded"].as_bool() == Some(true) {
                 return Ok(Outcome::Made(number(&answer["header"]["revision"])));

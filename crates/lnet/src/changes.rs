@@ -102,7 +102,7 @@ impl Lnet {
 }
 
 impl LnetNode {
-    /// What a rule says is to happen to a message that arrived.
+    /// Asks the fault rules whether a message that arrived is dropped or delayed.
     pub(crate) fn check_fault_rules(&self, header: &Header) -> Option<FaultAction> {
         self.fault_rules.get()?.lock().check(header, self.rt.now(), || self.rt.random())
     }

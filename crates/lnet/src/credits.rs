@@ -1,7 +1,7 @@
 //! Credits: how many messages the driver may have in hand per interface and per peer. A sans-IO engine.
 //!
-//! A message takes a credit of its peer first and then one of the interface. Where none is left for it the message waits, first
-//! in first out: a peer that takes nothing holds back only its own queue until its credits are used up.
+//! A message takes a credit of its peer first and then one of the interface. If none is free it waits its turn in
+//! the order of arrival: a peer that takes nothing holds back only its own queue until its credits are used up.
 //!
 //! With lanes, each purpose has a reserve of both kinds of credits and a queue of its own ([`crate::stock`]), so that a
 //! service that takes no more requests does not hold up what gives its locks back.
@@ -87,12 +87,12 @@ impl<T> Credits<T> {
 
     /// Gives each purpose a reserve and a queue of its own, or takes them away. Returns the messages that go now.
     pub(crate) fn set_lanes(&mut self, lanes: bool, now: Time) -> Vec<Released<T>> {
-        let before = std::mem::replace(&mut self.lanes, lanes);
-        self.interface.stock.resize(self.interface.stock.max(), before, lanes);
+        self.lanes = lanes;
+        self.interface.stock.resize(self.interface.stock.max(), lanes);
         let mut out: Vec<_> = std::iter::from_fn(|| self.next_of_interface(now)).collect();
         for peer in self.known() {
             if let Some(gate) = self.peers.get_mut(&peer) {
-                gate.stock.resize(gate.stock.max(), before, lanes);
+                gate.stock.resize(gate.stock.max(), lanes);
             }
             out.extend(self.use_peer(peer, now));
         }
@@ -108,8 +108,7 @@ impl<T> Credits<T> {
         let (mut out, lanes) = (Vec::new(), self.lanes);
         for peer in self.known() {
             if let Some(gate) = self.peers.get_mut(&peer) {
-                gate.stock.resize(credits, lanes, lanes);
-                // What was lowest before says nothing about this number.
+                gate.stock.resize(credits, lanes);
                 gate.stock.forget_low();
             }
             out.extend(self.use_peer(peer, now));
@@ -128,7 +127,7 @@ impl<T> Credits<T> {
     /// Gives the interface so many credits. Returns the messages that go now.
     pub(crate) fn set_credits(&mut self, credits: u32, now: Time) -> Vec<Released<T>> {
         assert!(credits > 0, "without credits nothing can be sent");
-        self.interface.stock.resize(credits, self.lanes, self.lanes);
+        self.interface.stock.resize(credits, self.lanes);
         self.interface.stock.forget_low();
         let released = std::iter::from_fn(|| self.next_of_interface(now)).collect();
         self.assert_sound();
@@ -213,7 +212,7 @@ impl<T> Credits<T> {
         let grown = self.peers.get_mut(&peer).filter(|gate| may_grow && gate.stock.max() < max && gate.stock.is_low());
         let second = match grown {
             Some(gate) => {
-                gate.stock.resize(gate.stock.max() + 1, lanes, lanes);
+                gate.stock.resize(gate.stock.max() + 1, lanes);
                 self.next_of_peer(peer, now).flatten()
             }
             None => None,
@@ -344,7 +343,7 @@ impl<T> Gate<T> {
         self.stock.give(taken);
     }
 
-    /// Takes the next message out of its queue if a credit is free for it, the most urgent purpose first.
+    /// If a credit is free for a message that waits, the message leaves its queue with it. The most urgent purpose goes first.
     fn next(&mut self, waits: &mut WaitTimes, now: Time) -> Option<(Taken, T)> {
         if self.stock.waiting() == 0 {
             return None;

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub enum Nodes {
     /// All.
     All,
-    /// Those on a network.
+    /// All nodes on a network.
     On(Network),
     /// The one with this NID.
     One(Nid),
@@ -48,7 +48,7 @@ impl std::fmt::Display for Nodes {
     }
 }
 
-/// What happens to a message.
+/// The fate of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultEffect {
     /// It is dropped in silence.
@@ -77,9 +77,9 @@ pub struct FaultRule {
     pub portal: Option<u32>,
     /// `PUT`, `GET`, `REPLY` or `ACK`; all if none.
     pub message: Option<&'static str>,
-    /// What happens to them.
+    /// The fate of the messages that the rule is for.
     pub effect: FaultEffect,
-    /// How often.
+    /// The share of those messages that it befalls.
     pub often: Often,
 }
 

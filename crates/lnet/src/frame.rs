@@ -327,7 +327,7 @@ pub(crate) struct PingInfo {
     pub(crate) ways: Vec<ToldWay>,
 }
 
-/// What a router says of a network that it reaches by other routers.
+/// A router's word about a network that it reaches by other routers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ToldWay {
     pub(crate) network: Network,

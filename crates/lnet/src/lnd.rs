@@ -233,7 +233,7 @@ impl Outbound {
         }))
     }
 
-    /// What a failure takes off the health of the next hop, and a success gives back.
+    /// A failure takes so much off the health of the next hop, and a success gives it back.
     pub(crate) fn health_sensitivity(&self) -> u32 {
         self.node.settings.read().health_sensitivity
     }

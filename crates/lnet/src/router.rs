@@ -227,7 +227,7 @@ impl<T> Router<T> {
         concerned.sort();
         for nid in concerned {
             if let Some(peer) = self.peers.get_mut(&nid) {
-                peer.credits.resize(credits, self.options.lanes, self.options.lanes);
+                peer.credits.resize(credits, self.options.lanes);
             }
             self.use_credits(nid, now, &mut out);
         }
@@ -253,7 +253,7 @@ impl<T> Router<T> {
     pub(crate) fn resize(&mut self, buffers: [u32; PoolKind::ALL.len()], now: Time) -> Vec<(Held, T)> {
         let (mut out, lanes) = (Vec::new(), self.options.lanes);
         for (pool, max) in self.pools.iter_mut().zip(buffers) {
-            pool.resize(max, lanes, lanes);
+            pool.resize(max, lanes);
             out.extend(std::iter::from_fn(|| pool.next(now)));
         }
         [self.options.tiny_buffers, self.options.small_buffers, self.options.large_buffers] = buffers;
@@ -263,16 +263,17 @@ impl<T> Router<T> {
 
     /// Gives each purpose a reserve and a queue of its own, or takes them away. Returns the messages that go on now.
     pub(crate) fn set_lanes(&mut self, lanes: bool, now: Time) -> Vec<(Held, T)> {
-        let (mut out, before) = (Vec::new(), std::mem::replace(&mut self.options.lanes, lanes));
+        let mut out = Vec::new();
+        self.options.lanes = lanes;
         for pool in &mut self.pools {
-            pool.resize(pool.stock.max(), before, lanes);
+            pool.resize(pool.stock.max(), lanes);
             out.extend(std::iter::from_fn(|| pool.next(now)));
         }
         let mut peers: Vec<Nid> = self.peers.keys().copied().collect();
         peers.sort();
         for nid in peers {
             if let Some(peer) = self.peers.get_mut(&nid) {
-                peer.credits.resize(peer.credits.max(), before, lanes);
+                peer.credits.resize(peer.credits.max(), lanes);
             }
             self.use_credits(nid, now, &mut out);
         }
@@ -439,8 +440,8 @@ impl<T> Pool<T> {
         if lanes { (max / 4).max(1) } else { max }
     }
 
-    fn resize(&mut self, max: u32, from_lanes: bool, lanes: bool) {
-        self.stock.resize(max, from_lanes, lanes);
+    fn resize(&mut self, max: u32, lanes: bool) {
+        self.stock.resize(max, lanes);
         self.is_single_queue = !lanes;
         self.share = Pool::<T>::share(max, lanes);
         let waiting: Vec<Nid> = self.lanes.iter().flat_map(|lane| lane.hops.keys().copied()).collect();

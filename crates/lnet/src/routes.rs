@@ -24,6 +24,26 @@ impl std::fmt::Display for Route {
     }
 }
 
+impl Route {
+    /// Checks that a node on these networks, with the NIDs `own`, can use the route. A configuration for many hosts has
+    /// routes that are not for this one.
+    pub fn check_for(&self, networks: &[Network], own: &[Nid]) -> Result<(), RouteError> {
+        if networks.contains(&self.network) || self.network == Network::LO {
+            return Err(RouteError::Local(self.network));
+        }
+        if own.contains(&self.gateway) {
+            return Err(RouteError::Itself(self.gateway));
+        }
+        if !networks.contains(&self.gateway.network) {
+            return Err(RouteError::Gateway(self.gateway));
+        }
+        match self.hops {
+            Some(hops) if !(1..=HOPS_MAX).contains(&hops) => Err(RouteError::Hops(hops)),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Text that is not a route.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a route such as \"tcp2 10.0.0.9@tcp1\", or \"tcp2 2:1 10.0.0.9@tcp1\" with hops and priority")]
@@ -158,19 +178,8 @@ pub(crate) struct Routes(Vec<Route>);
 impl Routes {
     /// Adds a route; `own` are the node's NIDs.
     pub(crate) fn add(&mut self, route: Route, own: &[Nid]) -> Result<(), RouteError> {
-        let is_own = |network| own.iter().any(|nid| nid.network == network);
-        if is_own(route.network) || route.network == Network::LO {
-            return Err(RouteError::Local(route.network));
-        }
-        if own.contains(&route.gateway) {
-            return Err(RouteError::Itself(route.gateway));
-        }
-        if !is_own(route.gateway.network) {
-            return Err(RouteError::Gateway(route.gateway));
-        }
-        if let Some(hops) = route.hops.filter(|hops| !(1..=HOPS_MAX).contains(hops)) {
-            return Err(RouteError::Hops(hops));
-        }
+        let networks: Vec<Network> = own.iter().map(|nid| nid.network).collect();
+        route.check_for(&networks, own)?;
         if self.find(route.network, route.gateway).is_some() {
             return Err(RouteError::Exists(route.network, route.gateway));
         }

@@ -154,7 +154,7 @@ pub(crate) struct Routing {
     links: Mutex<Links>,
     /// For each network, the names of the latest failures by which messages to it may have been lost behind a gateway.
     losses: Mutex<BTreeMap<Network, VecDeque<u32>>>,
-    /// What a router last told its neighbours of networks that it reaches by others.
+    /// The networks behind other routers, as this router last told its neighbours.
     told_ways: Mutex<Vec<ToldWay>>,
     watcher: Mutex<Option<Task>>,
     /// True while the watcher sleeps until the next ping is due, because no gateway owes an answer.
@@ -726,7 +726,7 @@ impl LnetNode {
         told.take(PING_WAYS_MAX).collect()
     }
 
-    /// What this node says of itself to a peer that pings it.
+    /// The answer to a peer that pings this node.
     pub(crate) fn ping_info(&self, peer: Nid) -> PingInfo {
         let routing = self.routing();
         let announces = routing.is_some_and(|routing| routing.announces.load(Ordering::Relaxed));

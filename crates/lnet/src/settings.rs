@@ -18,11 +18,11 @@ pub struct Settings {
     pub health_sensitivity: u32,
     /// Interval of pings of a gateway that is not in use. Zero: no gateway is pinged.
     pub alive_router_check_interval: Duration,
-    /// How gateways are judged.
+    /// The rules by which gateways are judged.
     pub gateways: GatewayRules,
 }
 
-/// How gateways are judged.
+/// The rules by which gateways are judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GatewayRules {
     /// A gateway is dead if it leaves a ping unanswered for so long.

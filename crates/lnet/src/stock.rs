@@ -1,4 +1,4 @@
-//! A number of equal things, credits or buffers, part of which is reserved for each purpose. Both ends of a connection and
+//! A stock of credits or buffers, part of which is reserved for each purpose. Both ends of a connection and
 //! routers share them by this one rule, so that at no hop a flood of one kind takes what another needs to move at all.
 
 use crate::message::Purpose;
@@ -7,6 +7,8 @@ use crate::router::Level;
 /// Things that are free, or taken. What is free is below zero where more was taken than there is since the number was lowered.
 pub(crate) struct Stock {
     max: u32,
+    /// Whether each purpose has a reserve.
+    lanes: bool,
     shared: i64,
     reserves: [i64; Purpose::COUNT],
     taken: u32,
@@ -48,7 +50,7 @@ impl Stock {
     pub(crate) fn new(max: u32, lanes: bool) -> Stock {
         let (shared, reserve) = Stock::parts(max, lanes);
         let reserves = [reserve; Purpose::COUNT];
-        Stock { max, shared, reserves, taken: 0, waiting: 0, low_water: i64::from(max) }
+        Stock { max, lanes, shared, reserves, taken: 0, waiting: 0, low_water: i64::from(max) }
     }
 
     /// What all purposes share, and the reserve of each: an eighth, if there is that much.
@@ -58,18 +60,18 @@ impl Stock {
         (i64::from(max - reserved), i64::from(reserve))
     }
 
-    /// Another number of things, with or without reserves; `from_lanes` says whether there were reserves before.
-    pub(crate) fn resize(&mut self, max: u32, from_lanes: bool, lanes: bool) {
-        let (old_shared, old_reserve) = Stock::parts(self.max, from_lanes);
+    /// Another number of things, with or without reserves.
+    pub(crate) fn resize(&mut self, max: u32, lanes: bool) {
+        let (old_shared, old_reserve) = Stock::parts(self.max, self.lanes);
         let (shared, reserve) = Stock::parts(max, lanes);
         self.shared += shared - old_shared;
         self.reserves.iter_mut().for_each(|free| *free += reserve - old_reserve);
-        self.max = max;
+        (self.max, self.lanes) = (max, lanes);
         self.note_low();
         self.assert_conserved();
     }
 
-    /// What is lowest from now on says nothing about before.
+    /// Forgets the lowest level so far, because it was that of another number of things.
     pub(crate) fn forget_low(&mut self) {
         self.low_water = self.available();
     }
@@ -174,10 +176,10 @@ mod tests {
     fn reserves_come_and_go_while_some_of_them_are_taken() {
         let mut stock = Stock::new(16, true);
         let taken: Vec<Taken> = std::iter::from_fn(|| stock.take(BULK)).collect();
-        stock.resize(16, true, false);
+        stock.resize(16, false);
         let more: Vec<Taken> = std::iter::from_fn(|| stock.take(BULK)).collect();
         assert_eq!(more.len(), 6, "what was reserved for others is shared, and no more than there is");
-        stock.resize(16, false, true);
+        stock.resize(16, true);
         taken.into_iter().chain(more).for_each(|taken| stock.give(taken));
         assert_eq!((stock.available(), std::iter::from_fn(|| stock.take(CONTROL)).count()), (16, 10));
     }

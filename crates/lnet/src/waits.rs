@@ -1,4 +1,4 @@
-//! How long messages waited for credits and buffers.
+//! Histograms of the time that messages waited for credits and buffers.
 
 use nacre_base::param::value::Bounds;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl WaitTimes {
 }
 
 impl Waits {
-    /// These and others.
+    /// The number of all waits.
     pub(crate) fn plus(mut self, other: &Waits) -> Waits {
         self.counts.iter_mut().zip(other.counts).for_each(|(sum, count)| *sum += count);
         self.total_us = self.total_us.saturating_add(other.total_us);
@@ -43,7 +43,7 @@ impl Waits {
     }
 }
 
-/// What a message may have to wait for, and how long messages did.
+/// A kind of credit or buffer, and the waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeWaits {
     /// For a credit of the peer that they go to.

@@ -30,7 +30,7 @@ pub(crate) struct Configuration {
 /// Requests that wait for news of a file system.
 struct Waiting {
     by_fsname: Mutex<BTreeMap<String, watch::Sender<()>>>,
-    /// Those that wait for a file system that is not there yet.
+    /// Nodes that wait for a file system that is not there yet.
     for_unknown: watch::Sender<()>,
 }
 
@@ -72,7 +72,7 @@ impl Configuration {
         look(&self.state.lock().draft())
     }
 
-    /// What an asker that has version `since` needs.
+    /// The newest version for an asker that has version `since`.
     pub(crate) fn reply(&self, fsname: &str, since: u64) -> Result<ConfigReply, ConfigError> {
         self.state.lock().reply(fsname, since)
     }

@@ -27,7 +27,7 @@ enum Item {
     Param(String),
 }
 
-/// What changed in a file system's configuration of late.
+/// The latest changes of a file system's configuration.
 #[derive(Default)]
 struct Recent {
     /// All changes after this version are known.
@@ -119,7 +119,8 @@ impl State {
         }
     }
 
-    /// What an asker that has `since` needs to have the newest version of a file system's configuration.
+    /// The newest version of a file system's configuration, for an asker that has `since`: the changes if they are remembered,
+    /// otherwise everything.
     pub(crate) fn reply(&self, fsname: &str, since: u64) -> Result<ConfigReply, ConfigError> {
         let draft = self.draft();
         let version = config::version(&draft, fsname)?;
@@ -150,7 +151,7 @@ enum Part<'a> {
     Param(&'a str, &'a str),
     /// The version of a file system.
     Version(&'a str),
-    /// What no client sees.
+    /// Parts that no client sees.
     Other,
 }
 
@@ -200,7 +201,7 @@ mod tests {
         commit(state, |draft| config::set_param(draft, &params, &param).unwrap())
     }
 
-    /// What a reply carries: the version, whether it is all there is, and what it names.
+    /// The contents of a reply: the version, whether it is all there is, and what it names.
     fn carried(state: &State, fsname: &str, since: u64) -> (u64, bool, Vec<String>) {
         let reply = state.reply(fsname, since).unwrap();
         let targets = reply.config.targets.iter().map(|t| format!("{} {}", t.target, t.instance));

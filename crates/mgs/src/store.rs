@@ -41,7 +41,7 @@ pub enum News {
     Notice(String, Option<Vec<u8>>),
 }
 
-/// What became of a commit.
+/// Result of a commit that was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All changes were made, at this revision.

@@ -135,7 +135,7 @@ fn draw_buffers(pools: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// How long messages waited, by what they waited for.
+/// Histograms of the waits for each kind of credit and buffer.
 fn credit_waits(lnet: &Lnet, window: Window) -> Histograms {
     let waits = lnet.waits();
     let [tiny, small, large] = waits.buffers;

@@ -117,9 +117,9 @@ pub enum Answer {
     Nids(Vec<String>),
     /// A structure to print.
     Value(Value),
-    /// What a verb of `lst` answered.
+    /// The answer to a verb of `lst`.
     Selftest(nacre_selftest::Outcome),
-    /// What became of each part of a configuration.
+    /// The outcome of each part of a configuration.
     Parts(Vec<Part>),
     /// The request failed: errno and text.
     Error {

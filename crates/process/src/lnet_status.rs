@@ -95,7 +95,7 @@ pub(crate) fn add_params(node: &Node) {
     }
 }
 
-/// Those counts that Lustre shows in one line, in its order.
+/// The counts that Lustre shows in one line, in its order.
 const LINE: [&str; 11] = [
     "msgs_alloc",
     "msgs_max",

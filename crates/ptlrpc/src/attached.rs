@@ -1,4 +1,4 @@
-//! What the owner of an import attaches to it: hooks, and the table that lists its parameters.
+//! Attachments that the owner of an import gives it: hooks, and the table that lists its parameters.
 
 use crate::error::RpcError;
 use nacre_base::param::Params;
@@ -46,7 +46,7 @@ pub(crate) struct Attached {
 pub(crate) struct Attachments(OnceLock<Box<Attached>>);
 
 impl Attachments {
-    /// What is attached, to attach more.
+    /// Access to the attachments, to add one.
     pub(crate) fn all(&self) -> &Attached {
         self.0.get_or_init(Box::default)
     }

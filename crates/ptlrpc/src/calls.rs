@@ -36,6 +36,24 @@ pub(crate) struct Spec {
     pub(crate) give_up: Time,
 }
 
+#[cfg(test)]
+impl Spec {
+    /// A request that changes nothing and may wait for ever.
+    pub(crate) fn plain() -> Spec {
+        Spec {
+            opcode: Opcode::MdsReint,
+            lane: Lane::Request,
+            modify: false,
+            window: None,
+            no_delay: false,
+            control: false,
+            recovery: false,
+            replay: None,
+            give_up: Time::FAR_FUTURE,
+        }
+    }
+}
+
 /// Next step of a call's future.
 #[derive(Debug)]
 pub(crate) enum Step {
@@ -569,20 +587,6 @@ mod tests {
         }
     }
 
-    fn spec() -> Spec {
-        Spec {
-            opcode: Opcode::MdsReint,
-            lane: Lane::Request,
-            modify: false,
-            window: None,
-            no_delay: false,
-            control: false,
-            recovery: false,
-            replay: None,
-            give_up: Time::FAR_FUTURE,
-        }
-    }
-
     fn connection(connection: u32) -> Option<Connection> {
         Some(Connection { nid: Nid::LO, export: 1, connection })
     }
@@ -607,7 +611,7 @@ mod tests {
     #[test]
     fn a_call_waits_for_the_connection_and_is_sent_again_over_the_next() {
         let mut c = Calls::new(8);
-        c.start(5, spec());
+        c.start(5, Spec::plain());
         assert_eq!(poll(&mut c, 5, None), "wait");
         let woken = Arc::new(Count(AtomicUsize::new(0)));
         assert!(matches!(c.poll(5, None, None, &woken.clone().into()), Step::Wait));
@@ -630,7 +634,7 @@ mod tests {
     #[test]
     fn a_reply_that_overtakes_the_reconnect_counts() {
         let mut c = Calls::new(8);
-        c.start(5, spec());
+        c.start(5, Spec::plain());
         poll(&mut c, 5, connection(1));
         c.handle_connected(2);
         assert!(c.handle_reply(reply(5), None).is_some());
@@ -642,7 +646,7 @@ mod tests {
     #[test]
     fn a_reply_of_an_export_of_before_is_ignored() {
         let mut c = Calls::new(8);
-        c.start(5, spec());
+        c.start(5, Spec::plain());
         poll(&mut c, 5, connection(1));
         let of_export = |export| {
             let mut reply = reply(5);
@@ -652,7 +656,7 @@ mod tests {
         assert!(c.handle_reply(of_export(7), Some(8)).is_none());
         assert_eq!(poll(&mut c, 5, connection(1)), "wait");
         assert!(c.handle_reply(of_export(8), Some(8)).is_some());
-        c.start(6, Spec { control: true, ..spec() });
+        c.start(6, Spec { control: true, ..Spec::plain() });
         poll(&mut c, 6, connection(1));
         let mut connect = reply(6);
         connect.header.export = 9;
@@ -662,7 +666,7 @@ mod tests {
     #[test]
     fn replies_to_what_was_not_sent_or_was_another_question_are_ignored() {
         let mut c = Calls::new(8);
-        c.start(5, spec());
+        c.start(5, Spec::plain());
         assert!(c.handle_reply(reply(5), None).is_none());
         poll(&mut c, 5, connection(1));
         let mut other = reply(5);
@@ -674,7 +678,7 @@ mod tests {
     #[test]
     fn slots_and_window_go_to_those_who_wait_in_order() {
         let mut c = Calls::new(1);
-        let modify = Spec { modify: true, ..spec() };
+        let modify = Spec { modify: true, ..Spec::plain() };
         (1..=3).for_each(|xid| c.start(xid, modify.clone()));
         assert_eq!([1, 2, 3].map(|x| poll(&mut c, x, connection(1))), ["send tag 1", "wait", "wait"]);
         c.finish(2);
@@ -682,7 +686,7 @@ mod tests {
         assert_eq!(poll(&mut c, 3, connection(1)), "send tag 1");
         c.set_slots(2);
         c.start(4, Spec { window: Some(10), ..modify.clone() });
-        c.start(5, Spec { window: Some(10), ..spec() });
+        c.start(5, Spec { window: Some(10), ..Spec::plain() });
         assert_eq!([4, 5].map(|x| poll(&mut c, x, connection(1))), ["send tag 2", "wait"]);
         assert_eq!(c.wanted(), Credits { rpcs: 2, bytes: 20 });
         c.set_window(2);
@@ -692,8 +696,8 @@ mod tests {
     #[test]
     fn what_the_server_may_forget_is_below_the_oldest_call_of_the_lane() {
         let mut c = Calls::new(8);
-        c.start(9, Spec { lane: Lane::Request, ..spec() });
-        (10..15).for_each(|xid| c.start(xid, Spec { lane: Lane::Io, ..spec() }));
+        c.start(9, Spec { lane: Lane::Request, ..Spec::plain() });
+        (10..15).for_each(|xid| c.start(xid, Spec { lane: Lane::Io, ..Spec::plain() }));
         let io = |c: &Calls| c.last_xid(Lane::Io);
         assert_eq!(io(&c), 9);
         c.finish(11);
@@ -706,8 +710,8 @@ mod tests {
     fn time_ends_calls_and_connections() {
         let mut c = Calls::new(8);
         let t = Time::from_secs;
-        c.start(1, Spec { give_up: t(5), ..spec() });
-        c.start(2, spec());
+        c.start(1, Spec { give_up: t(5), ..Spec::plain() });
+        c.start(2, Spec::plain());
         (1..=2).for_each(|x| drop(poll(&mut c, x, connection(1))));
         assert_eq!(c.handle_time(t(4), Some(1)), Expired { next: t(5), lost: None });
         assert_eq!(c.handle_time(t(5), Some(1)), Expired { next: t(11), lost: None });
@@ -721,10 +725,10 @@ mod tests {
     #[test]
     fn failures_strike_whom_they_concern() {
         let mut c = Calls::new(8);
-        c.start(1, spec());
-        c.start(2, Spec { no_delay: true, ..spec() });
-        c.start(3, spec());
-        c.start(4, Spec { control: true, ..spec() });
+        c.start(1, Spec::plain());
+        c.start(2, Spec { no_delay: true, ..Spec::plain() });
+        c.start(3, Spec::plain());
+        c.start(4, Spec { control: true, ..Spec::plain() });
         (1..=2).for_each(|x| drop(poll(&mut c, x, connection(1))));
         c.fail_no_delay();
         c.fail_sent(RpcError::Evicted);
@@ -744,7 +748,7 @@ mod tests {
     #[test]
     fn a_call_that_failed_while_it_waited_for_its_bulk_stays_failed() {
         let mut c = Calls::new(8);
-        c.start(5, spec());
+        c.start(5, Spec::plain());
         poll(&mut c, 5, connection(1));
         c.handle_reply(reply(5), None);
         assert_eq!(poll(&mut c, 5, connection(1)), "reply 5");
@@ -756,7 +760,7 @@ mod tests {
     #[test]
     fn a_call_that_failed_before_it_went_out_does_not_go() {
         let mut c = Calls::new(8);
-        c.start(5, spec());
+        c.start(5, Spec::plain());
         assert!(matches!(c.poll(5, connection(1), None, Waker::noop()), Step::Send) && c.is_ready(5));
         c.fail_all(RpcError::Closed);
         assert!(!c.is_ready(5));
@@ -767,7 +771,7 @@ mod tests {
     #[should_panic(expected = "Sent in state Done")]
     fn sending_a_call_that_has_failed_is_a_defect() {
         let mut c = Calls::new(8);
-        c.start(5, spec());
+        c.start(5, Spec::plain());
         c.fail_all(RpcError::Closed);
         c.handle_sent(5, 1, Time::ZERO, Time::ZERO);
     }
@@ -776,7 +780,7 @@ mod tests {
     #[should_panic(expected = "slots that are taken")]
     fn a_slot_that_no_call_has_is_found() {
         let mut c = Calls::new(8);
-        c.start(5, Spec { modify: true, ..spec() });
+        c.start(5, Spec { modify: true, ..Spec::plain() });
         c.check();
         c.call(5).tag = Tag(0);
         c.check();
@@ -786,7 +790,7 @@ mod tests {
     #[should_panic(expected = "of the window")]
     fn room_that_no_call_has_is_found() {
         let mut c = Calls::new(8);
-        c.start(5, Spec { window: Some(7), ..spec() });
+        c.start(5, Spec { window: Some(7), ..Spec::plain() });
         c.check();
         c.call(5).room = Some(6);
         c.check();
@@ -805,7 +809,7 @@ mod tests {
                 match prng.below(10) {
                     0..=2 if next < 200 => {
                         let (modify, window) = (prng.one_in(2), prng.one_in(2).then_some(1));
-                        c.start(next, Spec { modify, window, ..spec() });
+                        c.start(next, Spec { modify, window, ..Spec::plain() });
                         alive.push(next);
                         next += 1;
                     }

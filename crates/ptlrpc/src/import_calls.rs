@@ -77,34 +77,19 @@ mod tests {
     use super::*;
     use crate::calls::Spec;
     use crate::window::Credits;
-    use nacre_wire::{Lane, Opcode};
-
-    fn spec() -> Spec {
-        Spec {
-            opcode: Opcode::OstStatfs,
-            lane: Lane::Request,
-            modify: false,
-            window: None,
-            no_delay: false,
-            control: false,
-            recovery: false,
-            replay: None,
-            give_up: Time::FAR_FUTURE,
-        }
-    }
 
     #[test]
     fn the_engine_stays_while_there_are_calls_and_keeps_its_limits_when_it_is_made_again() {
         let mut calls = ImportCalls::new(8);
         assert!(calls.is_empty() && calls.in_use().is_none());
         calls.set_slots(2);
-        calls.start(1, spec());
+        calls.start(1, Spec::plain());
         calls.handle_time(Time::ZERO, None);
         assert_eq!((calls.is_empty(), calls.in_use().is_some()), (false, true));
         calls.finish(1);
         calls.handle_time(Time::ZERO, None);
         assert!(calls.in_use().is_none());
-        let modify = Spec { modify: true, ..spec() };
+        let modify = Spec { modify: true, ..Spec::plain() };
         (2..=4).for_each(|xid| calls.start(xid, modify.clone()));
         assert_eq!([2, 3, 4].map(|xid| calls.is_ready(xid)), [true, true, false]);
     }
@@ -112,7 +97,7 @@ mod tests {
     #[test]
     fn a_grant_of_the_server_is_not_forgotten() {
         let mut calls = ImportCalls::new(8);
-        calls.start(1, spec());
+        calls.start(1, Spec::plain());
         calls.handle_grant(Credits { rpcs: 3, bytes: 0 });
         calls.finish(1);
         calls.handle_time(Time::ZERO, None);

@@ -30,16 +30,19 @@ pub(crate) struct RequestBuffers<T> {
     used: u32,
     /// Buffers that the requests of each client have.
     held: FxHashMap<Nid, u32>,
-    waiting: FxHashMap<Nid, VecDeque<Waiter<T>>>,
-    /// The clients of `waiting`, in turn.
-    turns: VecDeque<Nid>,
+    /// High-priority requests that wait. They go before all others.
+    high: Waiting<T>,
+    normal: Waiting<T>,
     counts: BufferCounts,
 }
 
-struct Waiter<T> {
-    since: Time,
-    is_high: bool,
-    request: T,
+/// Requests that wait, since when, in a queue for each client.
+struct Waiting<T> {
+    queues: FxHashMap<Nid, VecDeque<(Time, T)>>,
+    /// The clients that have a queue, in turn.
+    turns: VecDeque<Nid>,
+    /// Requests in all queues.
+    count: u64,
 }
 
 /// Use of the buffers of a lane.
@@ -106,27 +109,60 @@ impl Drop for BufferInUse {
 
 impl<T> Default for RequestBuffers<T> {
     fn default() -> RequestBuffers<T> {
-        let (held, waiting, turns, counts) = Default::default();
-        RequestBuffers { max: BUFFERS, used: 0, held, waiting, turns, counts }
+        let (held, high, normal, counts) = Default::default();
+        RequestBuffers { max: BUFFERS, used: 0, held, high, normal, counts }
+    }
+}
+
+impl<T> Default for Waiting<T> {
+    fn default() -> Waiting<T> {
+        Waiting { queues: FxHashMap::default(), turns: VecDeque::new(), count: 0 }
+    }
+}
+
+impl<T> Waiting<T> {
+    fn push(&mut self, client: Nid, since: Time, request: T) {
+        let queue = self.queues.entry(client).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(client);
+        }
+        queue.push_back((since, request));
+        self.count += 1;
+        self.assert_sound();
+    }
+
+    /// Takes the first request of the client at this place of the turns; the client's next turn comes after all others.
+    fn pop(&mut self, place: usize) -> Option<(Nid, Time, T)> {
+        let client = self.turns.remove(place)?;
+        let queue = self.queues.get_mut(&client)?;
+        let (since, request) = queue.pop_front()?;
+        if queue.is_empty() {
+            self.queues.remove(&client);
+        } else {
+            self.turns.push_back(client);
+        }
+        self.count -= 1;
+        self.assert_sound();
+        Some((client, since, request))
+    }
+
+    /// Panics if a client lost its turn, or a request was lost by the time the last one went.
+    fn assert_sound(&self) {
+        assert_eq!(self.turns.len(), self.queues.len(), "clients that wait, and their turns");
+        assert_eq!(self.count == 0, self.queues.is_empty(), "{} requests wait for a buffer", self.count);
     }
 }
 
 impl<T> RequestBuffers<T> {
     /// A request of a client has arrived. Returns it with a buffer; otherwise it waits, and a later call returns it.
     pub(crate) fn handle_arrival(&mut self, client: Nid, is_high: bool, request: T, now: Time) -> Option<(T, Buffer)> {
-        // Those of the same client that wait already go first, unless others wait for this one.
-        let goes = self.has_room(client, is_high) && (is_high || !self.waiting.contains_key(&client));
+        // Earlier requests of the client that wait go first, unless other clients wait for this one.
+        let goes = self.has_room(client, is_high) && (is_high || !self.normal.queues.contains_key(&client));
         if goes {
             return Some((request, self.take(client)));
         }
-        let queue = self.waiting.entry(client).or_default();
-        if queue.is_empty() {
-            self.turns.push_back(client);
-        }
-        let at = if is_high { queue.partition_point(|waiter| waiter.is_high) } else { queue.len() };
-        queue.insert(at, Waiter { since: now, is_high, request });
-        self.counts.waiting += 1;
-        self.assert_sound();
+        let waiting = if is_high { &mut self.high } else { &mut self.normal };
+        waiting.push(client, now, request);
         None
     }
 
@@ -156,14 +192,27 @@ impl<T> RequestBuffers<T> {
     }
 
     pub(crate) fn counts(&self) -> BufferCounts {
-        BufferCounts { used: self.used.into(), ..self.counts }
+        BufferCounts { used: self.used.into(), waiting: self.high.count + self.normal.count, ..self.counts }
+    }
+
+    /// The buffers that one client may have while others wait.
+    fn share(&self) -> u32 {
+        (self.max / PART).max(1)
+    }
+
+    fn is_within_share(&self, client: Nid) -> bool {
+        self.held.get(&client).copied().unwrap_or(0) < self.share()
+    }
+
+    /// Whether a buffer is free for a request of this priority.
+    fn is_free(&self, is_high: bool) -> bool {
+        let most = if is_high { self.max.saturating_add(self.share()) } else { self.max };
+        self.max == 0 || self.used < most
     }
 
     fn has_room(&self, client: Nid, is_high: bool) -> bool {
-        let part = (self.max / PART).max(1);
-        let most = if is_high { self.max.saturating_add(part) } else { self.max };
-        let is_within_share = || self.held.get(&client).copied().unwrap_or(0) < part;
-        self.max == 0 || self.used < most && (is_high || self.turns.is_empty() || is_within_share())
+        let may_have = is_high || self.max == 0 || self.normal.turns.is_empty() || self.is_within_share(client);
+        may_have && self.is_free(is_high)
     }
 
     fn take(&mut self, client: Nid) -> Buffer {
@@ -173,44 +222,24 @@ impl<T> RequestBuffers<T> {
         Buffer(client)
     }
 
-    /// The next request that gets a buffer: of the client whose turn it is among those within their share, or else of the
-    /// one whose turn it is.
+    /// The next request that gets a buffer: a high-priority one if any waits; otherwise one of the client whose turn it is
+    /// among those within their share, or of the one whose turn it is if there are none.
     fn next(&mut self, now: Time) -> Option<(T, Buffer)> {
-        if self.turns.is_empty() {
+        let is_high = self.high.count > 0;
+        if !self.is_free(is_high) {
             return None;
         }
-        let part = (self.max / PART).max(1);
-        let is_first_high =
-            |client: &Nid| self.waiting.get(client).and_then(VecDeque::front).is_some_and(|waiter| waiter.is_high);
-        let is_within_share = |client: &Nid| self.held.get(client).copied().unwrap_or(0) < part;
-        let at = self.turns.iter().position(is_first_high);
-        let at = at.or_else(|| self.turns.iter().position(is_within_share)).unwrap_or(0);
-        let client = *self.turns.get(at)?;
-        let most = if is_first_high(&client) { self.max.saturating_add(part) } else { self.max };
-        if self.max != 0 && self.used >= most {
-            return None;
-        }
-        self.turns.remove(at);
-        let queue = self.waiting.get_mut(&client)?;
-        let waiter = queue.pop_front()?;
-        if queue.is_empty() {
-            self.waiting.remove(&client);
+        let next = if is_high {
+            self.high.pop(0)
         } else {
-            self.turns.push_back(client);
-        }
-        self.counts.waiting -= 1;
+            // Few clients can be beyond their share, so that the search is short however many wait.
+            let place = self.normal.turns.iter().position(|client| self.is_within_share(*client));
+            self.normal.pop(place.unwrap_or(0))
+        };
+        let (client, since, request) = next?;
         self.counts.waited += 1;
-        self.counts.waited_for += now.since(waiter.since);
-        let buffer = self.take(client);
-        self.assert_sound();
-        Some((waiter.request, buffer))
-    }
-
-    /// Panics if a buffer or a request was lost. Visits all clients that wait.
-    fn assert_sound(&self) {
-        let waiting: usize = self.waiting.values().map(VecDeque::len).sum();
-        assert_eq!(self.counts.waiting, waiting as u64, "requests that wait for a buffer");
-        assert_eq!(self.turns.len(), self.waiting.len(), "clients that wait, and their turns");
+        self.counts.waited_for += now.since(since);
+        Some((request, self.take(client)))
     }
 }
 
@@ -310,6 +339,9 @@ mod tests {
                     held.extend(buffers.handle_done(buffer, at(1000)));
                 }
                 assert!(held.len() <= 7);
+                for waiting in [&buffers.high, &buffers.normal] {
+                    assert_eq!(waiting.count, waiting.queues.values().map(|queue| queue.len() as u64).sum());
+                }
             }
             seen.sort_unstable();
             assert_eq!(seen, (0..300).collect::<Vec<_>>(), "seed {seed}");

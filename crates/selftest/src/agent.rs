@@ -52,7 +52,7 @@ impl FromStr for Consoles {
 }
 
 impl Consoles {
-    /// These and others.
+    /// All of them.
     pub fn and(self, other: Consoles) -> Consoles {
         match (self, other) {
             (Consoles::Only(mut these), Consoles::Only(those)) => {
@@ -336,7 +336,7 @@ impl Agent {
     }
 }
 
-/// What a node finds that has read damaged data.
+/// Error of a node that has read damaged data.
 const DAMAGED: &str = "what was read is damaged";
 
 impl Session {

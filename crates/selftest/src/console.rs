@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// What an administrator can ask for: a verb of `lst`.
+/// A verb of `lst`, with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "snake_case")]
 #[allow(missing_docs)] // Each field is what the variant's sentence says.
@@ -54,7 +54,7 @@ pub enum Verb {
     Stat { groups: Vec<String> },
 }
 
-/// What a verb answers.
+/// Answer of a verb.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {

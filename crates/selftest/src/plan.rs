@@ -4,7 +4,7 @@ use nacre_base::Nid;
 use std::fmt;
 use std::str::FromStr;
 
-/// How the nodes that ask are spread over those that are asked: for each `from` of the first, `to` of the second.
+/// The spread of the nodes that ask over those that are asked: for each `from` of the first, `to` of the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Distribution {
     /// Nodes that ask.

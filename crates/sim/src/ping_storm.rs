@@ -85,7 +85,7 @@ pub struct Outcome {
     pub pings: u64,
     /// Messages received by all nodes, other than those of writes.
     pub messages: u64,
-    /// How late barriers of a program on all clients were.
+    /// Lateness of the barriers of a program on all clients.
     pub barriers: Lateness,
     /// Mean time of a write at its OSS, in microseconds.
     pub io_wait_us: f64,
@@ -170,7 +170,7 @@ pub struct Part {
     pub rows: Vec<Row>,
 }
 
-/// What of the experiment is run.
+/// The rows of the experiment that are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// All rows, and leases with fewer clients.

@@ -1,4 +1,4 @@
-//! What is allocated for a connection while nothing is asked over it, on both sides together, for a ping that is under way, and
+//! Counts the memory that is allocated for a connection while nothing is asked over it, on both sides together, for a ping that is under way, and
 //! for a client that is mounted and idle. A node may have thousands of imports, and an OSS a hundred thousand exports, so these
 //! are limits like others: a field that every import has, and few need, belongs behind a pointer that is empty at first.
 

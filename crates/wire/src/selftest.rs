@@ -4,7 +4,7 @@ use bytes::Bytes;
 use nacre_base::Nid;
 
 wire_enum! {
-    /// What is asked of a node.
+    /// The request to a node.
     #[derive(Default)]
     pub enum SelftestOp: u8 {
         /// An answer, and nothing else.
@@ -51,7 +51,7 @@ message! {
         pub id: u64,
         /// The session that it belongs to.
         pub session: u64,
-        /// What is asked.
+        /// The request.
         pub op: SelftestOp,
         /// More about it, by operation.
         pub body: Bytes,
@@ -63,7 +63,7 @@ message! {
         pub id: u64,
         /// 0, or a negated errno.
         pub status: i32,
-        /// What went wrong, for a person; else what was asked for.
+        /// The answer, or the reason why there is none, for a person.
         pub body: Bytes,
     }
 
@@ -89,7 +89,7 @@ message! {
     pub struct SelftestTest {
         /// The batch that it belongs to.
         pub batch: String,
-        /// What is asked of the targets, again and again.
+        /// The request that is sent to the targets again and again.
         pub op: SelftestOp,
         /// Bytes and checks of reads and writes.
         pub bulk: SelftestBulk,
@@ -113,7 +113,7 @@ message! {
         pub sent_bytes: u64,
         /// Questions of tests that were answered in this session.
         pub done: u64,
-        /// Those that failed.
+        /// Number of those that failed.
         pub failed: u64,
         /// Bulk data that arrived damaged.
         pub damaged: u64,

@@ -28,7 +28,7 @@ fn everything(host: &Host) -> Result<Value, ExitCode> {
     Ok(joined([net::of_host(host, None, true)?, routes, net::peers(host, None, true)?, settings::global(host)?]))
 }
 
-/// What `import` makes of one process what it is now.
+/// The parts of a configuration with which `import` would give a process the network that it has now.
 fn backup(host: &Host) -> Result<Value, ExitCode> {
     if host.sockets()?.len() > 1 {
         let why = "several processes run on this host, and each has networks of its own: name one with --process";
@@ -125,7 +125,8 @@ pub(super) fn unconfigure(host: &Host) -> ExitCode {
     }
 }
 
-/// What is done with a file: all processes say what would become of it, and if every part is fine, it is done.
+/// Carries a file out in two rounds: every process says what would become of each part, and only if no part is refused does
+/// any of them change.
 struct Way {
     check: Task,
     act: Option<Task>,
@@ -162,7 +163,7 @@ fn carry_out(host: &Host, file: &str, text: &str, way: &Way, as_json: bool) -> E
     if refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What becomes of each part in each process. All processes name the same parts in the same order, except that what is added at
+/// The outcome of each part in each process. All processes name the same parts in the same order, except that what is added at
 /// any port is not a part of those that have it.
 fn ask(host: &Host, text: &str, task: Task) -> Result<Vec<(String, Vec<Part>)>, ExitCode> {
     let mut all = Vec::new();

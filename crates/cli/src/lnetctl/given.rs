@@ -7,7 +7,7 @@ use std::process::ExitCode;
 /// An option that a command knows: its letter, or a space if it has none, and its long name.
 type Name = (char, &'static str);
 
-/// What was given to a command.
+/// The arguments of a command, by name.
 #[derive(Debug)]
 pub(super) struct Given<'a> {
     values: Vec<(&'static str, Option<&'a str>)>,

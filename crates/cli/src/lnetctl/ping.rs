@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// How long an answer may take in Lustre's tool, in milliseconds.
+/// Lustre's tool waits so many milliseconds for an answer unless it is told otherwise.
 const TIMEOUT_MS: u64 = 10_000;
 
 /// Asks nodes for their NIDs. `discover` also says by which of them this host knows the node, which it learned when it

@@ -1,4 +1,4 @@
-//! What commands have in common in how they print values.
+//! Forms of values that several commands print.
 
 use super::yaml::to_yaml;
 use crate::output::json;

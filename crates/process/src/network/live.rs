@@ -10,16 +10,16 @@ use nacre_node::Node;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// What became of one part of a configuration.
+/// One part of a configuration, after an attempt to carry it out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The part, such as `net tcp2 at 10.2.0.5:988`.
     pub what: String,
-    /// What became of it.
+    /// The result of the attempt.
     pub outcome: Outcome,
 }
 
-/// What became of a part of a configuration, or would.
+/// Result for a part of a configuration, or the result that it would have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -33,7 +33,7 @@ pub enum Outcome {
     Refused(String),
 }
 
-/// What is done with a configuration.
+/// The use that is made of a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
@@ -245,31 +245,12 @@ fn add_route(lnet: &Lnet, route: &Route, networks: &[Network], act: bool) -> Out
             false => Outcome::Refused(format!("there is the route {}: remove it first", known.route)),
         };
     }
-    match concerns(route, networks, &lnet.nids()) {
-        Err(why) => Outcome::Elsewhere(why),
+    match route.check_for(networks, &lnet.nids()) {
+        Err(e @ RouteError::Hops(_)) => Outcome::Refused(e.to_string()),
+        Err(e) => Outcome::Elsewhere(e.to_string()),
         Ok(()) if !act => Outcome::Done,
-        Ok(()) => match lnet.add_route(*route) {
-            Ok(()) => Outcome::Done,
-            Err(e @ (RouteError::Local(_) | RouteError::Itself(_) | RouteError::Gateway(_))) => {
-                Outcome::Elsewhere(e.to_string())
-            }
-            Err(e) => Outcome::Refused(e.to_string()),
-        },
+        Ok(()) => lnet.add_route(*route).map_or_else(|e| Outcome::Refused(e.to_string()), |()| Outcome::Done),
     }
-}
-
-/// Whether a route that is meant for many hosts is for a node with these networks and NIDs; if not, the reason.
-pub fn concerns(route: &Route, networks: &[Network], own: &[Nid]) -> Result<(), String> {
-    let refusal = if networks.contains(&route.network) {
-        RouteError::Local(route.network)
-    } else if own.contains(&route.gateway) {
-        RouteError::Itself(route.gateway)
-    } else if !networks.contains(&route.gateway.network) {
-        RouteError::Gateway(route.gateway)
-    } else {
-        return Ok(());
-    };
-    Err(refusal.to_string())
 }
 
 async fn add_routing(node: &Node, config: &NetworkConfig, networks: &[Network], act: bool) -> Vec<Part> {

@@ -22,7 +22,7 @@ use crate::routing::Buffers;
 use nacre_lnet::Route;
 use std::net::{IpAddr, SocketAddr};
 
-/// What an administrator has configured.
+/// An administrator's configuration of a host's networks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NetworkConfig {
     /// The networks of this host.

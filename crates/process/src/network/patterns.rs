@@ -23,7 +23,7 @@ pub(crate) fn expand(text: &str) -> Result<Vec<String>, String> {
     Ok(all)
 }
 
-/// What is before the next list in brackets, the list, and what is after it.
+/// Splits the text at its first list in brackets: the text before it, the list, and the text after it.
 fn next_bracket(text: &str) -> Result<Option<(&str, &str, &str)>, String> {
     let mut from = 0;
     while let Some(open) = text[from..].find('[').map(|at| from + at) {

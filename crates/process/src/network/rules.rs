@@ -27,7 +27,7 @@ pub struct AskedRule {
     pub latency_ms: Option<u64>,
 }
 
-/// What is done with rules that drop, or with those that delay.
+/// Changes the rules that drop messages, or those that delay them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleTask {

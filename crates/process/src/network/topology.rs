@@ -57,7 +57,7 @@ pub struct RouterAddresses {
     pub near_servers: IpAddr,
 }
 
-/// What a host is.
+/// The part that a host plays in a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// A router.
@@ -122,7 +122,7 @@ impl Topology {
         Ok(Topology { clients, groups })
     }
 
-    /// What a host with these addresses is.
+    /// Finds the part of a host that has these addresses.
     pub fn role_of(&self, addresses: &[IpAddr]) -> Result<Role, String> {
         let mut roles: Vec<(String, Role)> = Vec::new();
         for address in addresses {

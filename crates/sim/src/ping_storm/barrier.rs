@@ -1,4 +1,4 @@
-//! What pings do to a program on all clients whose processes meet at a barrier every 10 ms: the clients' nodes compute for 10 ms,
+//! The effect of pings on a program on all clients whose processes meet at a barrier every 10 ms: the clients' nodes compute for 10 ms,
 //! then wait for the slowest. A message of a ping costs its client's CPU [`MESSAGE_CPU`], so the slowest client of a round is
 //! the one that sent and received the most messages in it, and the barrier takes so much longer for all.
 //!
@@ -33,7 +33,7 @@ struct Sums {
     worst: u32,
 }
 
-/// How late the barriers of a measurement were.
+/// Lateness of the barriers of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lateness {
     /// Share of barriers that were late at all.

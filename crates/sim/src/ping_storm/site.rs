@@ -377,7 +377,7 @@ impl Site {
         self.barrier.lock().begin(self.rt.now());
     }
 
-    /// How late they were.
+    /// Their lateness.
     pub(super) fn end_barriers(&self) -> Lateness {
         self.barrier.lock().end(self.rt.now())
     }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// when the client connected.
 const FIELDS: [&str; 5] = ["state", "connect_flags", "connect_data", "import_flags", "connection"];
 
-/// What the nodes of a site show.
+/// The state of a site's nodes, as they show it.
 #[derive(Debug, PartialEq)]
 struct View {
     /// For each client and target: the fields of its import, and the states that it went through.
