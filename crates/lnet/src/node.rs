@@ -30,6 +30,8 @@ use std::time::Duration;
 pub(crate) const PING_MATCH_BITS: u64 = 1 << 63;
 /// The match bits under which a node says what a ping would tell, unasked.
 pub(crate) const PUSH_MATCH_BITS: u64 = PING_MATCH_BITS | 1;
+/// The match bits under which a node tells a distant one that its messages to it may have been lost on the way.
+pub(crate) const LOSS_MATCH_BITS: u64 = PING_MATCH_BITS | 2;
 
 /// Called when a peer was lost.
 pub(crate) type PeerDownHook = Arc<dyn Fn(Nid) + Send + Sync>;
@@ -273,7 +275,7 @@ impl LnetNode {
         drop(interfaces);
         match self.interface_to(to) {
             Some(interface) => Ok((interface, to)),
-            None => self.distant_path(to, is_answer, None),
+            None => self.own_distant_path(to, is_answer),
         }
     }
 
@@ -332,6 +334,9 @@ impl LnetNode {
             Kind::Ack => self.handle_unreachable(peer, &header, &payload),
             Kind::Put if (header.portal, header.match_bits) == (Portal::RESERVED, PUSH_MATCH_BITS) => {
                 header.source == peer && self.handle_pushed(peer, &payload)
+            }
+            Kind::Put if (header.portal, header.match_bits) == (Portal::RESERVED, LOSS_MATCH_BITS) => {
+                self.handle_told_of_loss(peer, header.source)
             }
             Kind::Put => self.handle_put(&header, payload, receipt),
             Kind::Get => self.handle_get(&header),
@@ -428,7 +433,7 @@ impl LnetNode {
         if self.is_local(peer) { u64::MAX } else { MAX_PAYLOAD as u64 }
     }
 
-    /// A driver lost its connections to a peer, or a router cannot reach a distant one.
+    /// A driver lost its connections to a peer.
     pub(crate) fn handle_peer_down(self: &Arc<Self>, peer: Nid) {
         self.handle_gateway_lost(peer);
         self.tell_peer_down(peer);

@@ -172,7 +172,7 @@ fn deciding(a: &Rank, b: &Rank) -> Rule {
 }
 
 /// The routes of a node, in the order in which they were added.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Routes(Vec<Route>);
 
 impl Routes {

@@ -4,10 +4,10 @@
 
 use crate::error::LnetError;
 use crate::frame::{self, PING_WAYS_MAX, PingInfo, ToldWay};
-use crate::gateways::{Gateways, Told, Unusable};
+use crate::gateways::{Gateways, SUSPECT_AFTER, Told, Unusable};
 use crate::lnd::{Outbound, Receipt, Waiter};
 use crate::message::{Header, Kind, Message, Portal};
-use crate::node::{Interface, LnetNode, PING_MATCH_BITS, PUSH_MATCH_BITS};
+use crate::node::{Interface, LOSS_MATCH_BITS, LnetNode, PING_MATCH_BITS, PUSH_MATCH_BITS};
 use crate::options::PEER_CREDITS_MAX;
 use crate::router::{Held, Level, PoolKind, Router, RouterOptions, Transit};
 use crate::routes::{GatewayState, HOPS_MAX, Route, RouteError, Routes, Rule};
@@ -34,6 +34,8 @@ const LINK_INTERVAL: Duration = Duration::from_secs(u32::MAX as u64);
 const QUIET: Duration = Duration::from_millis(500);
 /// How long a router that is being stopped goes on at most.
 const DRAIN: Duration = Duration::from_secs(5);
+/// A failure is known everywhere so long after the gateway next to it was found dead, over as many rows as there may be.
+const NEWS: Duration = Duration::from_secs(2);
 /// Losses of a network that are remembered, so that one that comes by several gateways, or round in a circle, counts once.
 const LOSSES: usize = 8;
 
@@ -124,18 +126,26 @@ impl Leaving {
     }
 }
 
-/// The gateway that the last message of each distant NID came through; of one that was never heard, the one that was first
-/// sent through.
-#[derive(Default)]
-struct CameThrough(FxHashMap<Nid, Nid>);
+/// A NID on another network.
+struct Distant {
+    /// The gateway that its last message came through; of one that was never heard, the one that was first sent through.
+    /// `0@lo` of one that is new.
+    gateway: Nid,
+    /// When this node last sent it a message of its own; the beginning of time before that.
+    sent: Time,
+}
 
-impl CameThrough {
-    /// The place of a NID; `0@lo` if it is new. When there are too many, all are forgotten: answers then take any way.
-    fn entry_of(&mut self, distant: Nid, most: usize) -> &mut Nid {
-        if self.0.len() >= most && !self.0.contains_key(&distant) {
+/// The distant NIDs that messages came from or went to.
+#[derive(Default)]
+struct DistantNids(FxHashMap<Nid, Distant>);
+
+impl DistantNids {
+    /// The entry of a NID. When there are too many, all are forgotten: answers then take any way.
+    fn entry_of(&mut self, nid: Nid, most: usize) -> &mut Distant {
+        if self.0.len() >= most && !self.0.contains_key(&nid) {
             self.0.clear();
         }
-        self.0.entry(distant).or_insert(Nid::LO)
+        self.0.entry(nid).or_insert(Distant { gateway: Nid::LO, sent: Time::ZERO })
     }
 }
 
@@ -143,7 +153,7 @@ impl CameThrough {
 pub(crate) struct Routing {
     routes: RwLock<Routes>,
     gateways: Mutex<Gateways>,
-    came_through: Mutex<CameThrough>,
+    distant: Mutex<DistantNids>,
     /// There once routing was switched on. It stays when it is switched off, for what is still in transit.
     router: Mutex<Option<Router<Parked>>>,
     /// Whether this node says that it passes on messages of others.
@@ -180,7 +190,7 @@ impl Routing {
         Routing {
             routes: RwLock::default(),
             gateways: Mutex::new(gateways),
-            came_through: Mutex::default(),
+            distant: Mutex::default(),
             router: Mutex::new(None),
             announces: AtomicBool::new(false),
             forwards: AtomicBool::new(false),
@@ -241,9 +251,11 @@ impl Routing {
         is_new
     }
 
-    /// Distant NIDs of these networks that messages came from or went to.
-    fn distant(&self, is_meant: impl Fn(Network) -> bool) -> Vec<Nid> {
-        self.came_through.lock().0.keys().filter(|nid| is_meant(nid.network)).copied().collect()
+    /// Distant NIDs of these networks that messages came from or went to, in a fixed order, each with the time of this
+    /// node's last message to it.
+    fn distant(&self, is_meant: impl Fn(Network) -> bool) -> BTreeMap<Nid, Time> {
+        let distant = self.distant.lock();
+        distant.0.iter().filter(|(nid, _)| is_meant(nid.network)).map(|(nid, known)| (*nid, known.sent)).collect()
     }
 }
 
@@ -488,7 +500,7 @@ impl LnetNode {
         let (routes, mut gateways, now) = (routing.routes.read(), routing.gateways.lock(), self.rt.now());
         let is_usable = |gateway: Nid| gateways.trouble(gateway, to.network).is_none();
         if is_answer
-            && let Some(gateway) = routing.came_through.lock().0.get(&to).copied()
+            && let Some(gateway) = routing.distant.lock().0.get(&to).map(|distant| distant.gateway)
             && is_usable(gateway)
             && let Some(interface) = self.interface_to(gateway)
         {
@@ -506,12 +518,21 @@ impl LnetNode {
         {
             routing.wake();
         }
-        let mut came_through = routing.came_through.lock();
-        let known = came_through.entry_of(to, self.options.peers_max);
-        if *known == Nid::LO {
-            *known = gateway;
+        let mut distant = routing.distant.lock();
+        let known = distant.entry_of(to, self.options.peers_max);
+        if known.gateway == Nid::LO {
+            known.gateway = gateway;
         }
         Ok((interface, gateway))
+    }
+
+    /// The same for a message of this node's own.
+    pub(crate) fn own_distant_path(&self, to: Nid, is_answer: bool) -> Result<(Arc<Interface>, Nid), LnetError> {
+        let path = self.distant_path(to, is_answer, None)?;
+        if let Some(routing) = self.routing() {
+            routing.distant.lock().entry_of(to, self.options.peers_max).sent = self.rt.now();
+        }
+        Ok(path)
     }
 
     pub(crate) fn explain(&self, to: Nid) -> Explanation {
@@ -556,7 +577,7 @@ impl LnetNode {
         if !routing.routes.read().leads(source.network, gateway) {
             bump(&self.counters.asymmetric_count);
         }
-        *routing.came_through.lock().entry_of(source, self.options.peers_max) = gateway;
+        routing.distant.lock().entry_of(source, self.options.peers_max).gateway = gateway;
     }
 
     /// A message for somebody else arrived from `peer`: passes it on, or answers that it cannot be.
@@ -645,7 +666,7 @@ impl LnetNode {
         if let Some(interface) = self.interface_to(to) {
             return Ok((interface, to));
         }
-        let came_through = self.routing().and_then(|routing| routing.came_through.lock().0.get(&to).copied());
+        let came_through = self.routing().and_then(|routing| routing.distant.lock().0.get(&to).map(|d| d.gateway));
         self.distant_path(to, false, came_through).or_else(|_| self.distant_path(to, true, None))
     }
 
@@ -659,8 +680,42 @@ impl LnetNode {
             routing.gateways.lock().handle_unreachable(peer, nid.network, self.rt.now());
             routing.wake();
         }
-        self.handle_peer_down(nid);
+        self.tell_peer_down(nid);
+        // A router that could not deliver the news of a loss either has told those who are concerned.
+        if (header.portal, header.match_bits) != (Portal::RESERVED, LOSS_MATCH_BITS) {
+            self.tell_of_loss(nid);
+        }
         true
+    }
+
+    /// Messages between this node and distant ones may have been lost: both ends treat each other as peers whose connections
+    /// broke, and send again what was not answered. An answer that was lost is known of only at the end that sent it, so the
+    /// other one is told, if it was sent anything of late.
+    fn handle_loss(self: &Arc<Self>, routing: &Routing, is_meant: impl Fn(Network) -> bool) {
+        let noticed_within = self.settings.read().gateways.router_ping_timeout + SUSPECT_AFTER + NEWS;
+        let now = self.rt.now();
+        for (nid, sent) in routing.distant(is_meant) {
+            self.tell_peer_down(nid);
+            if now.since(sent) <= noticed_within {
+                self.tell_of_loss(nid);
+            }
+        }
+    }
+
+    /// Tells a distant node that messages to it may have been lost.
+    fn tell_of_loss(self: &Arc<Self>, nid: Nid) {
+        self.submit(Message::put(nid, Portal::RESERVED, LOSS_MATCH_BITS, Payload::new()), Waiter::Nobody);
+    }
+
+    /// A distant node says that messages of its own to this one may have been lost. A peer on a network of this node's own
+    /// has no such news.
+    pub(crate) fn handle_told_of_loss(&self, peer: Nid, distant: Nid) -> bool {
+        let is_distant = distant != peer && self.routing().is_some();
+        if is_distant {
+            tracing::debug!("{}: messages of {distant} may have been lost", self.rt.name());
+            self.tell_peer_down(distant);
+        }
+        is_distant
     }
 
     /// Connections with a peer broke. If it is a gateway, whatever was under way through it may be lost.
@@ -683,9 +738,8 @@ impl LnetNode {
         }
     }
 
-    /// A gateway cannot be used any more: the distant NIDs that were heard through any gateway of the same networks are
-    /// treated as peers whose connections broke, so that whatever was lost is sent again another way. A router says the same
-    /// to those whose messages it passed on.
+    /// A gateway cannot be used any more: whatever is under way to or from the networks that it led to may be lost. A router
+    /// says so to those whose messages it passed on.
     fn leave_gateway(self: &Arc<Self>, gateway: Nid) {
         let Some(routing) = self.routing() else { return };
         tracing::info!("{}: gateway {gateway} is left", self.rt.name());
@@ -698,12 +752,10 @@ impl LnetNode {
             // A name that no loss of the network has had lately.
             let note = |network| routing.note_loss(network, (self.rt.random() as u32).max(1));
             networks.into_iter().for_each(|network| while !note(network) {});
+            self.tell_neighbours();
         }
-        let distant = {
-            let routes = routing.routes.read();
-            routing.distant(|network| routes.leads(network, gateway))
-        };
-        distant.into_iter().for_each(|nid| self.tell_peer_down(nid));
+        let routes = routing.routes.read().clone();
+        self.handle_loss(routing, |network| routes.leads(network, gateway));
     }
 
     /// What a router says to a peer of the networks that it reaches by other routers, but not of those that it reaches by that
@@ -770,8 +822,7 @@ impl LnetNode {
             self.leave_gateway(gateway);
         } else if !lost.is_empty() {
             tracing::info!("{}: messages may have been lost behind gateway {gateway}", self.rt.name());
-            let distant = routing.distant(|network| lost.iter().any(|(n, _)| *n == network));
-            distant.into_iter().for_each(|nid| self.tell_peer_down(nid));
+            self.handle_loss(routing, |network| lost.iter().any(|(n, _)| *n == network));
         }
     }
 
@@ -857,4 +908,4 @@ impl LnetNode {
     }
 }
 
-const _: () = assert!(PING_MATCH_BITS != PUSH_MATCH_BITS);
+const _: () = assert!(PING_MATCH_BITS != PUSH_MATCH_BITS && LOSS_MATCH_BITS != PUSH_MATCH_BITS);

@@ -56,8 +56,8 @@ impl Rows {
     }
 }
 
-/// Sends a message each 10 ms, each of which is answered, and lets something `fail` meanwhile. No answer may be lost after three seconds, and
-/// the client must have been told that messages to the server were lost.
+/// Sends a message each 10 ms, each of which is answered, and lets something `fail` meanwhile. No answer may be lost after three
+/// seconds, and after each loss, of a message or of its answer, the client must be told that messages to the server were lost.
 fn lose(fail: impl FnOnce(&[SimNet; 3]) + Send + 'static) {
     let mut sim = Sim::new(1);
     let rt = sim.rt();
@@ -71,14 +71,21 @@ fn lose(fail: impl FnOnce(&[SimNet; 3]) + Send + 'static) {
                 let _ = echo.answer(request.from, ANSWER, request.purpose, request.match_bits, Payload::new());
             }
         });
-        let lost = lost_peers(&rows.client);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (seen, clock) = (told.clone(), rt.clone());
+        let note = move |nid| {
+            if nid == server_nid {
+                seen.lock().push(clock.now())
+            }
+        };
+        rows.client.register_peer_down(Arc::new(note));
         let begun = rt.now() + Duration::from_secs(2);
         let (mut failing, mut unanswered) = (Some(fail), Vec::new());
         for n in 0..1000 {
             if rt.now() >= begun
                 && let Some(fail) = failing.take()
             {
-                assert_eq!((unanswered.len(), lost.lock().len()), (0, 0), "everything works so far");
+                assert_eq!((unanswered.len(), told.lock().len()), (0, 0), "everything works so far");
                 fail(&rows.nets);
             }
             let sent = rt.now();
@@ -91,7 +98,9 @@ fn lose(fail: impl FnOnce(&[SimNet; 3]) + Send + 'static) {
         }
         let last = unanswered.last().expect("some messages are lost");
         assert!(last.since(begun) < LEFT_WITHIN, "messages are lost {:?} after the failure", last.since(begun));
-        assert!(lost.lock().contains(&server_nid), "the client must send again what it lost");
+        let told = *told.lock().last().expect("the client must send again what it lost");
+        assert!(told >= *last, "told {:?} after the failure, and again messages were lost", told.since(begun));
+        assert!(told.since(begun) < LEFT_WITHIN, "told of the last loss {:?} after the failure", told.since(begun));
     });
 }
 
@@ -113,4 +122,14 @@ fn a_router_of_the_first_row_that_loses_power_is_left() {
 #[test]
 fn a_router_of_the_second_row_that_loses_power_is_left_and_its_senders_are_told() {
     lose(|nets| [1, 2].iter().for_each(|n: &usize| nets[*n].crash(200)));
+}
+
+/// The client sends again at once what it may have lost. The second row still gives the answers to the dead router.
+#[test]
+fn whoever_waits_for_an_answer_is_told_that_it_was_lost() {
+    lose(|nets| {
+        nets[0].crash(ROWS[0][0]);
+        nets[0].disconnect(ROWS[0][0], CLIENT);
+        nets[1].crash(ROWS[0][0]);
+    });
 }
