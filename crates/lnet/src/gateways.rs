@@ -1,9 +1,10 @@
 //! Which gateways live, and which networks they reach. A sans-IO engine.
 //!
 //! A gateway that was sent something and has not been heard since is pinged after [`SUSPECT_AFTER`]; one that leaves a ping
-//! unanswered for [`ANSWER_WITHIN`] is dead, as is one whose connection broke. So a dead gateway is left within three
-//! seconds by those who use it, and one that nobody uses costs a ping a minute (Lustre's `alive_router_check_interval`).
-//! A dead gateway is pinged every second, then at doubled intervals up to a minute, until it answers. The answer names
+//! unanswered for [`ANSWER_WITHIN`], or for twice as long as the last answer took, is dead, as is one whose connection broke.
+//! So a dead gateway is left within three seconds by those who use it, unless it is far away, and one that nobody uses costs
+//! a ping a minute (Lustre's `alive_router_check_interval`). A dead gateway is pinged every second, and more and more rarely,
+//! up to once a minute, the longer it has been dead, until it answers. The answer names
 //! the networks on which the gateway itself works, so that one whose far side is cut off is left as well, and those that it
 //! reaches by other gateways, so that this holds over several hops.
 
@@ -63,8 +64,8 @@ struct Gateway {
     asked: Option<Time>,
     /// When it is pinged next, whatever happens.
     next: Time,
-    /// Pings without answer in a row.
-    failures: u32,
+    /// How long its latest answer took.
+    round_trip: Duration,
     /// When it died last.
     died: Time,
 }
@@ -118,7 +119,6 @@ impl Gateways {
         gateway.unanswered_since = None;
         // It need not answer in time who has so much else to say.
         gateway.asked = None;
-        gateway.failures = 0;
         std::mem::take(&mut gateway.dead)
     }
 
@@ -139,8 +139,19 @@ impl Gateways {
         }
     }
 
-    /// A gateway answered a ping, or said of its own accord how it is. Returns the networks behind it to which messages may have
-    /// been lost since it said so last.
+    /// A ping of a gateway was answered after so long. If it had been given up by then, it is pinged once more at once: it may
+    /// be far away, or only the network between may have been cut for a while.
+    pub(crate) fn handle_answer(&mut self, gateway: Nid, round_trip: Duration, now: Time) {
+        let Some(gateway) = self.all.get_mut(&gateway) else { return };
+        let is_slower = round_trip > gateway.patience(&self.rules);
+        gateway.round_trip = round_trip;
+        if is_slower {
+            gateway.next = now;
+        }
+    }
+
+    /// A gateway said how it is, in answer to a ping or of its own accord. Returns the networks behind it to which messages may
+    /// have been lost since it said so last.
     pub(crate) fn handle_told(&mut self, gateway: Nid, told: Told, now: Time) -> Vec<(Network, u32)> {
         let Some(gateway) = self.all.get_mut(&gateway) else { return Vec::new() };
         let before = gateway.told.take();
@@ -150,7 +161,7 @@ impl Gateways {
             way.loss != 0 && before.is_some() && known.is_none_or(|known| known.loss != way.loss)
         };
         let lost = told.ways.iter().filter(is_new).map(|way| (way.network, way.loss)).collect();
-        *gateway = Gateway { told: Some(told), heard: now, ..Gateway::default() };
+        *gateway = Gateway { told: Some(told), heard: now, round_trip: gateway.round_trip, ..Gateway::default() };
         gateway.next = now + gateway.period(self.interval);
         lost
     }
@@ -208,6 +219,14 @@ impl Gateways {
         all.try_fold(Time::FAR_FUTURE, |next, gateway| (!owes(gateway)).then(|| next.min(gateway.next)))
     }
 
+    /// When [`Gateways::handle_timer`] has something to do if nothing happens until then.
+    pub(crate) fn due(&self) -> Time {
+        if self.interval.is_zero() {
+            return Time::FAR_FUTURE;
+        }
+        self.all.values().map(|gateway| gateway.due(&self.rules)).min().unwrap_or(Time::FAR_FUTURE)
+    }
+
     /// Pings that are due, and gateways that turn out to be dead.
     pub(crate) fn handle_timer(&mut self, now: Time) -> Actions {
         let mut actions = Actions::default();
@@ -216,11 +235,13 @@ impl Gateways {
         }
         let Gateways { all, rules, .. } = self;
         for (nid, gateway) in all {
-            if gateway.asked.is_some_and(|at| now - at >= rules.router_ping_timeout) && gateway.fail(rules, now) {
+            if gateway.due(rules) > now {
+                continue;
+            }
+            if gateway.asked.is_some() && gateway.fail(rules, now) {
                 actions.dead.push(*nid);
             }
-            let is_suspect = gateway.unanswered_since.is_some_and(|at| now - at >= SUSPECT_AFTER);
-            if gateway.asked.is_none() && (now >= gateway.next || is_suspect && !gateway.dead) {
+            if gateway.due(rules) <= now {
                 gateway.asked = Some(now);
                 gateway.next = now + gateway.period(self.interval);
                 actions.ping.push(*nid);
@@ -261,15 +282,32 @@ impl Gateway {
         if is_whole && self.unreachable.is_empty() { interval } else { RETRY_MIN }
     }
 
+    /// How long it may take to answer.
+    fn patience(&self, rules: &GatewayRules) -> Duration {
+        rules.router_ping_timeout.max(self.round_trip * 2)
+    }
+
+    /// When its ping is due, or, while one is under way, when that has failed.
+    fn due(&self, rules: &GatewayRules) -> Time {
+        if let Some(asked) = self.asked {
+            return asked + self.patience(rules);
+        }
+        let suspect_at = self.unanswered_since.filter(|_| !self.dead).map(|since| since + SUSPECT_AFTER);
+        suspect_at.map_or(self.next, |at| at.min(self.next))
+    }
+
     /// True if it lived until now.
     fn fail(&mut self, rules: &GatewayRules, now: Time) -> bool {
-        self.failures = self.failures.saturating_add(1);
-        let pause = RETRY_MIN * 2_u32.saturating_pow(self.failures - 1).min(4096);
-        self.next = now + pause.min(rules.max_recovery_ping_interval);
         self.asked = None;
         self.unanswered_since = None;
-        if !self.dead {
-            (self.dead, self.died) = (rules.auto_down, now);
+        let was_dead = self.dead;
+        self.dead = was_dead || rules.auto_down;
+        if !was_dead {
+            self.died = now;
+        }
+        let pause = (now.since(self.died) / 4).max(RETRY_MIN);
+        self.next = now + pause.min(rules.max_recovery_ping_interval);
+        if !was_dead {
             return self.dead;
         }
         if !rules.recovery_limit.is_zero() && now - self.died >= rules.recovery_limit {
@@ -370,12 +408,47 @@ mod tests {
         assert_eq!(all.trouble(gateway, network("tcp1")), None, "it is only suspected");
         assert_eq!(all.handle_timer(at(12_000)), Actions { ping: vec![], dead: vec![gateway] });
         assert_eq!(all.trouble(gateway, network("tcp1")), Some(Unusable::Dead));
-        // From then on it is pinged at doubled intervals.
-        assert_eq!(all.handle_timer(at(13_000)).ping, [gateway]);
-        assert_eq!(all.handle_timer(at(14_500)), Actions::default());
-        assert_eq!(all.handle_timer(at(16_500)).ping, [gateway]);
-        all.handle_told(gateway, told(true, true), at(16_501));
+        // From then on it is pinged more and more rarely.
+        assert_eq!(pings(&mut all, 12_001..30_000), [13_000, 15_500, 18_250, 21_688, 25_985]);
+        all.handle_told(gateway, told(true, true), at(30_000));
         assert_eq!(all.trouble(gateway, network("tcp1")), None);
+    }
+
+    /// The times of all pings while nothing is heard.
+    fn pings(all: &mut Gateways, millis: std::ops::Range<u64>) -> Vec<u64> {
+        millis.filter(|ms| !all.handle_timer(at(*ms)).ping.is_empty()).collect()
+    }
+
+    /// Otherwise it would be given up and heard again for ever.
+    #[test]
+    fn a_gateway_that_is_far_away_is_waited_for_once_it_is_known_to_be() {
+        let (gateway, round_trip) = (Nid::sim(1), Duration::from_secs(2));
+        let mut all = known(gateway);
+        all.handle_sent(gateway, at(10_000));
+        assert_eq!(all.handle_timer(at(10_500)).ping, [gateway]);
+        assert_eq!(all.handle_timer(at(12_000)).dead, [gateway]);
+        all.handle_heard(gateway, at(12_500));
+        all.handle_answer(gateway, round_trip, at(12_500));
+        all.handle_told(gateway, told(true, true), at(12_500));
+        all.handle_sent(gateway, at(20_000));
+        assert_eq!(all.handle_timer(at(20_500)).ping, [gateway]);
+        assert_eq!(all.due(), at(24_500));
+        assert_eq!(all.handle_timer(at(24_499)), Actions::default());
+        assert_eq!(all.handle_timer(at(24_500)).dead, [gateway]);
+    }
+
+    /// What was sent before a cut may be answered long after it. That says nothing about the next failure.
+    #[test]
+    fn an_answer_that_was_late_once_is_not_waited_for_again() {
+        let gateway = Nid::sim(1);
+        let mut all = known(gateway);
+        all.handle_answer(gateway, Duration::from_secs(9), at(12_500));
+        assert_eq!(all.handle_timer(at(12_500)).ping, [gateway], "it is asked once more");
+        all.handle_answer(gateway, Duration::from_millis(1), at(12_501));
+        all.handle_told(gateway, told(true, true), at(12_501));
+        all.handle_sent(gateway, at(20_000));
+        assert_eq!(all.handle_timer(at(20_500)).ping, [gateway]);
+        assert_eq!(all.handle_timer(at(22_000)).dead, [gateway]);
     }
 
     #[test]
@@ -432,8 +505,7 @@ mod tests {
         let mut all =
             with(GatewayRules { recovery_limit, max_recovery_ping_interval: Duration::from_secs(2), ..default });
         all.handle_lost(gateway, at(10_000));
-        let pings = (10_000..100_000).step_by(250).filter(|ms| !all.handle_timer(at(*ms)).ping.is_empty());
-        assert_eq!(pings.collect::<Vec<_>>(), [11_000, 14_500, 18_000, 21_500], "and then no more");
+        assert_eq!(pings(&mut all, 10_000..100_000), [11_000, 13_500, 16_250, 19_688], "and then no more");
         assert!(all.handle_heard(gateway, at(100_000)), "it may come back by itself");
     }
 

@@ -55,7 +55,7 @@ pub use error::LnetError;
 pub use fault_rules::{FaultEffect, FaultRule, FaultStatus, Nodes, Often};
 pub use lnd::{ConnectionStatus, Receipt};
 pub use message::{MAX_PAYLOAD, Portal, Purpose};
-pub use node::{IncomingPut, PortalHandler};
+pub use node::{IncomingPut, Loss, PortalHandler};
 pub use options::{LnetOptions, TcpOptions};
 pub use params::{PARAMS, Stats};
 pub use places::{Place, Places};
@@ -339,10 +339,16 @@ impl Lnet {
         *self.0.unsent_hook.write() = Some(hook);
     }
 
-    /// Calls `hook` whenever a peer's connections were lost. A hint: the peer may be back, and a peer that is gone on a
-    /// network without connections is not noticed.
-    pub fn register_peer_down(&self, hook: Arc<dyn Fn(Nid) + Send + Sync>) {
-        self.0.peer_down_hooks.write().push(hook);
+    /// Calls `hook` whenever messages to and from a node may be lost: its connections broke, or something on the way to it
+    /// failed. A hint: the node may be back, and one that is gone on a network without connections is not noticed.
+    pub fn register_loss(&self, hook: Arc<dyn Fn(Nid, Loss) + Send + Sync>) {
+        self.0.loss_hooks.write().push(hook);
+    }
+
+    /// A request to a node was not answered in time. If the node is on another network, what is sent to it next goes by
+    /// another gateway, if there is one, because the one before may not reach it.
+    pub fn doubt(&self, nid: Nid) {
+        self.0.doubt(nid);
     }
 
     /// Somebody who knows says that a peer is up: the next message to it goes out at once, whatever failed lately.

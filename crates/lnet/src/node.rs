@@ -33,8 +33,17 @@ pub(crate) const PUSH_MATCH_BITS: u64 = PING_MATCH_BITS | 1;
 /// The match bits under which a node tells a distant one that its messages to it may have been lost on the way.
 pub(crate) const LOSS_MATCH_BITS: u64 = PING_MATCH_BITS | 2;
 
-/// Called when a peer was lost.
-pub(crate) type PeerDownHook = Arc<dyn Fn(Nid) + Send + Sync>;
+/// Why messages to and from a node may be lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// Its connections broke, or a router does not reach it: it may be down.
+    Peer,
+    /// Something on the way to it failed. It may well live, and be reached by another way.
+    OnTheWay,
+}
+
+/// Called when messages to and from a node may be lost.
+pub(crate) type LossHook = Arc<dyn Fn(Nid, Loss) + Send + Sync>;
 /// Called with the match bits and the tag of a message that could not be sent.
 pub(crate) type UnsentHook = Arc<dyn Fn(u64, u32) + Send + Sync>;
 
@@ -82,7 +91,7 @@ pub(crate) struct LnetNode {
     portals: RwLock<Vec<(Portal, Arc<dyn PortalHandler>)>>,
     pub(crate) exposed: Arc<Exposed>,
     pub(crate) gets: Arc<PendingGets>,
-    pub(crate) peer_down_hooks: RwLock<Vec<PeerDownHook>>,
+    pub(crate) loss_hooks: RwLock<Vec<LossHook>>,
     pub(crate) unsent_hook: RwLock<Option<UnsentHook>>,
     pub(crate) counters: Counters,
     /// The purpose of each portal's messages, where it is not [`Purpose::Requests`]: by number, as far as they are declared.
@@ -163,7 +172,7 @@ impl LnetNode {
                 interfaces: RwLock::default(),
                 portals: RwLock::default(),
                 exposed: Arc::default(),
-                peer_down_hooks: RwLock::default(),
+                loss_hooks: RwLock::default(),
                 unsent_hook: RwLock::default(),
                 counters: Counters::default(),
                 purposes: [const { AtomicU8::new(Purpose::Requests as u8) }; PORTALS],
@@ -436,13 +445,14 @@ impl LnetNode {
     /// A driver lost its connections to a peer.
     pub(crate) fn handle_peer_down(self: &Arc<Self>, peer: Nid) {
         self.handle_gateway_lost(peer);
-        self.tell_peer_down(peer);
+        self.handle_lost(peer, Loss::Peer);
     }
 
-    pub(crate) fn tell_peer_down(&self, peer: Nid) {
+    /// Messages to and from a node may be lost: those who wait for answers are told.
+    pub(crate) fn handle_lost(&self, peer: Nid, loss: Loss) {
         self.gets.fail_all(|from| from == peer, LnetError::PeerDown);
-        let hooks = self.peer_down_hooks.read().clone();
-        hooks.iter().for_each(|hook| hook(peer));
+        let hooks = self.loss_hooks.read().clone();
+        hooks.iter().for_each(|hook| hook(peer, loss));
     }
 
     /// A peer introduced itself on the interface `via`.
@@ -498,11 +508,12 @@ impl Interface {
     }
 
     /// What the choice of a gateway needs to know of one on this interface.
-    pub(crate) fn gateway_state(&self, gateway: Nid, is_silent: bool) -> GatewayState {
+    pub(crate) fn gateway_state(&self, gateway: Nid, is_avoided: bool, is_silent: bool) -> GatewayState {
         let s = self.state.lock();
         let peer = s.peers.get(&gateway);
         GatewayState {
             health: HEALTH_MAX - peer.map_or(0, |p| p.sickness),
+            is_avoided,
             is_silent,
             queued_bytes: s.gateway_bytes.get(&gateway).copied().unwrap_or(0),
             available_credits: s.credits.peer(gateway).available,

@@ -102,6 +102,8 @@ pub const HOPS_MAX: u8 = 4;
 /// What the choice needs to know of a gateway that can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GatewayState {
+    /// The node that the message is for has left one unanswered that went by it.
+    pub is_avoided: bool,
     /// 0 to 1000.
     pub health: u32,
     /// Nothing has come from it for a while. One that was heard just now is better: the other may have died since, and whoever
@@ -118,6 +120,8 @@ pub struct GatewayState {
 /// What decides between two ways, in the order in which the rules apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
+    /// The gateway by which nothing was left unanswered.
+    Answered,
     /// The lower priority number.
     Priority,
     /// Fewer routers on the way.
@@ -138,6 +142,7 @@ impl Rule {
     /// The rule, for a person.
     pub fn why(self) -> &'static str {
         match self {
+            Rule::Answered => "something sent by the others was not answered",
             Rule::Priority => "its priority is lower than that of the others",
             Rule::Hops => "of those with this priority it has the fewest hops",
             Rule::Health => "of those with as many hops it has the best health",
@@ -150,23 +155,24 @@ impl Rule {
 }
 
 /// Ways are compared by this: the least is taken.
-type Rank = (u32, u8, Reverse<u32>, bool, u64, Reverse<i64>, u64);
+type Rank = (bool, u32, u8, Reverse<u32>, bool, u64, Reverse<i64>, u64);
 
 fn rank(route: &Route, gateway: &GatewayState) -> Rank {
-    let GatewayState { health, is_silent, queued_bytes, available_credits, sequence } = *gateway;
+    let GatewayState { is_avoided, health, is_silent, queued_bytes, available_credits, sequence } = *gateway;
     let (hops, credits) = (route.hops.unwrap_or(1), Reverse(available_credits));
-    (route.priority, hops, Reverse(health), is_silent, queued_bytes, credits, sequence)
+    (is_avoided, route.priority, hops, Reverse(health), is_silent, queued_bytes, credits, sequence)
 }
 
 /// The first rule by which two ways differ; their turn if none.
 fn deciding(a: &Rank, b: &Rank) -> Rule {
     let differ = [
-        (Rule::Priority, a.0 != b.0),
-        (Rule::Hops, a.1 != b.1),
-        (Rule::Health, a.2 != b.2),
-        (Rule::Heard, a.3 != b.3),
-        (Rule::QueuedBytes, a.4 != b.4),
-        (Rule::Credits, a.5 != b.5),
+        (Rule::Answered, a.0 != b.0),
+        (Rule::Priority, a.1 != b.1),
+        (Rule::Hops, a.2 != b.2),
+        (Rule::Health, a.3 != b.3),
+        (Rule::Heard, a.4 != b.4),
+        (Rule::QueuedBytes, a.5 != b.5),
+        (Rule::Credits, a.6 != b.6),
     ];
     differ.into_iter().find(|(_, differs)| *differs).map_or(Rule::Turn, |(rule, _)| rule)
 }
@@ -265,8 +271,14 @@ mod tests {
         Route { network: network.parse().unwrap(), gateway: nid(gateway), hops, priority }
     }
 
-    const GOOD: GatewayState =
-        GatewayState { health: 1000, is_silent: false, queued_bytes: 0, available_credits: 8, sequence: 0 };
+    const GOOD: GatewayState = GatewayState {
+        is_avoided: false,
+        health: 1000,
+        is_silent: false,
+        queued_bytes: 0,
+        available_credits: 8,
+        sequence: 0,
+    };
 
     #[test]
     fn routes_are_written_as_lustre_writes_them() {
@@ -305,10 +317,11 @@ mod tests {
 
     /// Each rule decides only among those that the rules before it leave.
     #[test]
-    fn priority_then_hops_then_health_then_silence_then_bytes_then_credits_then_turns() {
+    fn what_was_not_answered_then_priority_then_hops_then_health_then_silence_then_bytes_then_credits_then_turns() {
         let own = [nid("10.0.0.1@tcp")];
         let mut routes = Routes::default();
         let gateways = [
+            ("10.0.0.10@tcp", None, 0, GatewayState { is_avoided: true, ..GOOD }),
             ("10.0.0.11@tcp", Some(1), 1, GOOD),
             ("10.0.0.12@tcp", Some(2), 0, GOOD),
             ("10.0.0.13@tcp", None, 0, GatewayState { health: 900, ..GOOD }),
@@ -345,6 +358,7 @@ mod tests {
         let good = (None, 1, GOOD);
         assert_eq!(why(good, (None, 0, GatewayState { health: 1, ..GOOD })), Some(Rule::Priority));
         assert_eq!(why((Some(2), 1, GOOD), good), Some(Rule::Hops));
+        assert_eq!(why((None, 0, GatewayState { is_avoided: true, ..GOOD }), good), Some(Rule::Answered));
         assert_eq!(why((None, 1, GatewayState { health: 900, ..GOOD }), good), Some(Rule::Health));
         assert_eq!(why((None, 1, GatewayState { is_silent: true, ..GOOD }), good), Some(Rule::Heard));
         assert_eq!(why((None, 1, GatewayState { queued_bytes: 1, ..GOOD }), good), Some(Rule::QueuedBytes));

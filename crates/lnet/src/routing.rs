@@ -7,7 +7,7 @@ use crate::frame::{self, PING_WAYS_MAX, PingInfo, ToldWay};
 use crate::gateways::{Gateways, SUSPECT_AFTER, Told, Unusable};
 use crate::lnd::{Outbound, Receipt, Waiter};
 use crate::message::{Header, Kind, Message, Portal};
-use crate::node::{Interface, LOSS_MATCH_BITS, LnetNode, PING_MATCH_BITS, PUSH_MATCH_BITS};
+use crate::node::{Interface, LOSS_MATCH_BITS, LnetNode, Loss, PING_MATCH_BITS, PUSH_MATCH_BITS};
 use crate::options::PEER_CREDITS_MAX;
 use crate::router::{Held, Level, PoolKind, Router, RouterOptions, Transit};
 use crate::routes::{GatewayState, HOPS_MAX, Route, RouteError, Routes, Rule};
@@ -24,8 +24,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// How often the gateways are looked at while any owes an answer.
+/// How often the gateways are looked at while any owes an answer, at least: another one may be sent something meanwhile.
 const TICK: Duration = Duration::from_millis(250);
+/// How long an answer to a ping of a gateway is waited for, though the gateway is left long before.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Peers that are pinged to find out whether one of a router's interfaces works.
 const NEIGHBOURS: usize = 4;
 /// An interface on which nothing is sent is not looked at.
@@ -36,6 +38,8 @@ const QUIET: Duration = Duration::from_millis(500);
 const DRAIN: Duration = Duration::from_secs(5);
 /// A failure is known everywhere so long after the gateway next to it was found dead, over as many rows as there may be.
 const NEWS: Duration = Duration::from_secs(2);
+/// A gateway by which a node left something unanswered is not taken for messages to that node for so long.
+const AVOIDED: Duration = Duration::from_secs(60);
 /// Losses of a network that are remembered, so that one that comes by several gateways, or round in a circle, counts once.
 const LOSSES: usize = 8;
 
@@ -131,8 +135,15 @@ struct Distant {
     /// The gateway that its last message came through; of one that was never heard, the one that was first sent through.
     /// `0@lo` of one that is new.
     gateway: Nid,
-    /// When this node last sent it a message of its own; the beginning of time before that.
+    /// When this node last sent it a message of its own, and by which gateway; the beginning of time before that.
     sent: Time,
+    sent_by: Nid,
+    /// A gateway by which it left something unanswered, and until when messages to it go by another one.
+    avoid: Option<(Nid, Time)>,
+}
+
+impl Distant {
+    const NEW: Distant = Distant { gateway: Nid::LO, sent: Time::ZERO, sent_by: Nid::LO, avoid: None };
 }
 
 /// The distant NIDs that messages came from or went to.
@@ -145,7 +156,7 @@ impl DistantNids {
         if self.0.len() >= most && !self.0.contains_key(&nid) {
             self.0.clear();
         }
-        self.0.entry(nid).or_insert(Distant { gateway: Nid::LO, sent: Time::ZERO })
+        self.0.entry(nid).or_insert(Distant::NEW)
     }
 }
 
@@ -171,6 +182,14 @@ pub(crate) struct Routing {
     is_quiet: AtomicBool,
     /// Rung when a gateway was sent something in that time.
     woken: Arc<Notify>,
+}
+
+/// When the gateways are looked at again.
+enum Next {
+    /// At this time.
+    At(Time),
+    /// When the watcher is woken, or at this time if it is not.
+    Woken(Time),
 }
 
 /// A router's own interfaces.
@@ -239,6 +258,14 @@ impl Routing {
         self.routes.read().has_gateway(nid)
     }
 
+    /// The gateway that a NID's last message came through, and the one that is avoided for it.
+    fn known_ways(&self, nid: Nid, now: Time) -> (Option<Nid>, Option<Nid>) {
+        let distant = self.distant.lock();
+        let Some(known) = distant.0.get(&nid) else { return (None, None) };
+        let avoid = known.avoid.filter(|(_, until)| now < *until).map(|(gateway, _)| gateway);
+        (Some(known.gateway), avoid)
+    }
+
     /// Remembers a failure by which messages to a network may have been lost. Returns false if it is known.
     fn note_loss(&self, network: Network, loss: u32) -> bool {
         let mut losses = self.losses.lock();
@@ -277,9 +304,9 @@ impl LnetNode {
                     drop(node);
                     match next {
                         // Without a timer, so that a simulation in which nothing can happen any more is seen to hang.
-                        Some(Time::FAR_FUTURE) => woken.notified().await,
-                        Some(at) => drop(rt.timeout_at(at, woken.notified()).await),
-                        None => rt.sleep(TICK).await,
+                        Next::Woken(Time::FAR_FUTURE) => woken.notified().await,
+                        Next::Woken(at) => drop(rt.timeout_at(at, woken.notified()).await),
+                        Next::At(at) => rt.sleep_until(at).await,
                     }
                 }
             }));
@@ -499,16 +526,17 @@ impl LnetNode {
         let routing = self.routing().ok_or(no_route)?;
         let (routes, mut gateways, now) = (routing.routes.read(), routing.gateways.lock(), self.rt.now());
         let is_usable = |gateway: Nid| gateways.trouble(gateway, to.network).is_none();
+        let (came_through, avoid) = routing.known_ways(to, now);
         if is_answer
-            && let Some(gateway) = routing.distant.lock().0.get(&to).map(|distant| distant.gateway)
-            && is_usable(gateway)
+            && let Some(gateway) = came_through.filter(|gateway| is_usable(*gateway) && avoid != Some(*gateway))
             && let Some(interface) = self.interface_to(gateway)
         {
             return Ok((interface, gateway));
         }
         let state = |gateway: Nid| {
             let interface = if is_usable(gateway) { self.interface_to(gateway) } else { None };
-            interface.map(|interface| interface.gateway_state(gateway, gateways.is_silent(gateway, now)))
+            let is_avoided = avoid == Some(gateway);
+            interface.map(|interface| interface.gateway_state(gateway, is_avoided, gateways.is_silent(gateway, now)))
         };
         let gateway = routes.choose(to.network, without, state).ok_or(no_route)?;
         let interface = self.interface_to(gateway).ok_or(no_route)?;
@@ -530,9 +558,19 @@ impl LnetNode {
     pub(crate) fn own_distant_path(&self, to: Nid, is_answer: bool) -> Result<(Arc<Interface>, Nid), LnetError> {
         let path = self.distant_path(to, is_answer, None)?;
         if let Some(routing) = self.routing() {
-            routing.distant.lock().entry_of(to, self.options.peers_max).sent = self.rt.now();
+            let distant = &mut *routing.distant.lock();
+            let known = distant.entry_of(to, self.options.peers_max);
+            (known.sent, known.sent_by) = (self.rt.now(), path.1);
         }
         Ok(path)
+    }
+
+    pub(crate) fn doubt(&self, to: Nid) {
+        let Some(routing) = self.routing() else { return };
+        if let Some(known) = routing.distant.lock().0.get_mut(&to) {
+            tracing::debug!("{}: {to} has not answered by gateway {}", self.rt.name(), known.sent_by);
+            known.avoid = Some((known.sent_by, self.rt.now() + AVOIDED));
+        }
     }
 
     pub(crate) fn explain(&self, to: Nid) -> Explanation {
@@ -546,9 +584,10 @@ impl LnetNode {
         let Some(routing) = self.routing() else { return simple(Way::None) };
         let statuses = self.route_statuses();
         let (routes, gateways, now) = (routing.routes.read(), routing.gateways.lock(), self.rt.now());
+        let (_, avoid) = routing.known_ways(to, now);
         let (ways, rule) = routes.explain(to.network, |gateway| {
             let interface = self.interface_to(gateway).filter(|_| gateways.trouble(gateway, to.network).is_none())?;
-            Some(interface.gateway_state(gateway, gateways.is_silent(gateway, now)))
+            Some(interface.gateway_state(gateway, avoid == Some(gateway), gateways.is_silent(gateway, now)))
         });
         let way =
             ways.first().filter(|(_, state)| state.is_some()).map_or(Way::None, |(route, _)| Way::By(route.gateway));
@@ -680,7 +719,7 @@ impl LnetNode {
             routing.gateways.lock().handle_unreachable(peer, nid.network, self.rt.now());
             routing.wake();
         }
-        self.tell_peer_down(nid);
+        self.handle_lost(nid, Loss::Peer);
         // A router that could not deliver the news of a loss either has told those who are concerned.
         if (header.portal, header.match_bits) != (Portal::RESERVED, LOSS_MATCH_BITS) {
             self.tell_of_loss(nid);
@@ -695,7 +734,7 @@ impl LnetNode {
         let noticed_within = self.settings.read().gateways.router_ping_timeout + SUSPECT_AFTER + NEWS;
         let now = self.rt.now();
         for (nid, sent) in routing.distant(is_meant) {
-            self.tell_peer_down(nid);
+            self.handle_lost(nid, Loss::OnTheWay);
             if now.since(sent) <= noticed_within {
                 self.tell_of_loss(nid);
             }
@@ -713,7 +752,7 @@ impl LnetNode {
         let is_distant = distant != peer && self.routing().is_some();
         if is_distant {
             tracing::debug!("{}: messages of {distant} may have been lost", self.rt.name());
-            self.tell_peer_down(distant);
+            self.handle_lost(distant, Loss::OnTheWay);
         }
         is_distant
     }
@@ -826,10 +865,9 @@ impl LnetNode {
         }
     }
 
-    /// Pings gateways and, on a router, neighbours, as far as it is time to. Returns when it is time again if nothing is
-    /// sent; none if a tick later.
-    fn watch(self: &Arc<Self>) -> Option<Time> {
-        let routing = self.routing()?;
+    /// Pings gateways and, on a router, neighbours, as far as it is time to.
+    fn watch(self: &Arc<Self>) -> Next {
+        let Some(routing) = self.routing() else { return Next::Woken(Time::FAR_FUTURE) };
         let now = self.rt.now();
         let due = routing.gateways.lock().handle_timer(now);
         due.ping.into_iter().for_each(|gateway| self.ask_gateway(gateway));
@@ -850,23 +888,31 @@ impl LnetNode {
             if *routing.told_ways.lock() != ways {
                 self.tell_neighbours();
             }
-            return None;
+            let due = routing.gateways.lock().due().min(routing.links.lock().watch.due());
+            return Next::At(due.min(now + TICK));
         }
         // The flag is set before the check, so that whoever changes the gateways after it, under their lock, wakes the watcher. A
         // node that becomes a router wakes it with the first message that it sends.
         routing.is_quiet.store(true, Ordering::Relaxed);
-        let quiet_until = routing.gateways.lock().quiet_until();
-        if quiet_until.is_none() {
-            routing.is_quiet.store(false, Ordering::Relaxed);
-        }
-        quiet_until
+        let gateways = routing.gateways.lock();
+        gateways.quiet_until().map_or_else(
+            || {
+                routing.is_quiet.store(false, Ordering::Relaxed);
+                Next::At(gateways.due().min(now + TICK))
+            },
+            Next::Woken,
+        )
     }
 
     fn ask_gateway(self: &Arc<Self>, gateway: Nid) {
         let node = self.clone();
         drop(self.rt.spawn(async move {
-            let timeout = node.settings.read().gateways.router_ping_timeout;
-            if let Ok(info) = node.ask_info(gateway, timeout).await {
+            let asked = node.rt.now();
+            if let Ok(info) = node.ask_info(gateway, ANSWER_MAX).await {
+                if let Some(routing) = node.routing() {
+                    let now = node.rt.now();
+                    routing.gateways.lock().handle_answer(gateway, now - asked, now);
+                }
                 node.handle_told(gateway, &info);
             }
         }));

@@ -69,6 +69,7 @@ pub(crate) fn explain_route(node: &Node, nid: &str) -> Result<Value, Refusal> {
         let mut m = describe_route(status);
         if let Some(state) = state {
             m.insert("health value".into(), json!(state.health));
+            m.insert("left unanswered".into(), json!(state.is_avoided));
             m.insert("heard just now".into(), json!(!state.is_silent));
             m.insert("queued bytes".into(), json!(state.queued_bytes));
             m.insert("available credits".into(), json!(state.available_credits));

@@ -174,6 +174,8 @@ pub(crate) struct Expired {
     pub(crate) next: Time,
     /// Connection on which a request's deadline passed: it is lost.
     pub(crate) lost: Option<u32>,
+    /// A request that was sent has had no answer in time.
+    pub(crate) unanswered: bool,
 }
 
 impl Calls {
@@ -343,9 +345,9 @@ impl Calls {
         self.fail(RpcError::Unreachable, |c| c.spec.recovery);
     }
 
-    /// Fails the control calls, because their destination cannot be reached.
-    pub(crate) fn fail_control(&mut self) {
-        self.fail(RpcError::Unreachable, |c| c.spec.control);
+    /// Fails the control calls, which are never sent again.
+    pub(crate) fn fail_control(&mut self, error: RpcError) {
+        self.fail(error, |c| c.spec.control);
     }
 
     /// The server evicted this client: fails the calls that it may have seen.
@@ -364,12 +366,13 @@ impl Calls {
 
     /// Ends the calls whose time is over at `now`, with `connection` in use.
     pub(crate) fn handle_time(&mut self, now: Time, connection: Option<u32>) -> Expired {
-        let mut expired = Expired { next: Time::FAR_FUTURE, lost: None };
+        let mut expired = Expired { next: Time::FAR_FUTURE, lost: None, unanswered: false };
         for (xid, call) in &mut self.calls {
             if call.is_over() {
                 continue;
             }
             if call.spec.give_up <= now {
+                expired.unanswered |= call.phase == Phase::Sent;
                 call.finish(Err(RpcError::TimedOut));
                 continue;
             }
@@ -377,7 +380,7 @@ impl Calls {
             let waits = call.phase == Phase::Sent && !call.spec.control && Some(call.sent_on) == connection;
             if waits && call.deadline <= now {
                 tracing::debug!("{} xid {xid} timed out", call.spec.opcode);
-                expired.lost = connection;
+                (expired.lost, expired.unanswered) = (connection, true);
             } else if waits {
                 expired.next = expired.next.min(call.deadline);
             }
@@ -713,11 +716,12 @@ mod tests {
         c.start(1, Spec { give_up: t(5), ..Spec::plain() });
         c.start(2, Spec::plain());
         (1..=2).for_each(|x| drop(poll(&mut c, x, connection(1))));
-        assert_eq!(c.handle_time(t(4), Some(1)), Expired { next: t(5), lost: None });
-        assert_eq!(c.handle_time(t(5), Some(1)), Expired { next: t(11), lost: None });
+        let expired = |next, unanswered| Expired { next: t(next), lost: None, unanswered };
+        assert_eq!(c.handle_time(t(4), Some(1)), expired(5, false));
+        assert_eq!(c.handle_time(t(5), Some(1)), expired(11, true));
         assert_eq!(poll(&mut c, 1, connection(1)), RpcError::TimedOut.to_string());
         c.handle_early_reply(2, t(30));
-        assert_eq!(c.handle_time(t(11), Some(1)), Expired { next: t(30), lost: None });
+        assert_eq!(c.handle_time(t(11), Some(1)), expired(30, false));
         assert_eq!(c.handle_time(t(30), Some(2)).lost, None, "sent over another connection");
         assert_eq!(c.handle_time(t(30), Some(1)).lost, Some(1));
     }
@@ -732,7 +736,7 @@ mod tests {
         (1..=2).for_each(|x| drop(poll(&mut c, x, connection(1))));
         c.fail_no_delay();
         c.fail_sent(RpcError::Evicted);
-        c.fail_control();
+        c.fail_control(RpcError::Unreachable);
         let told = [1, 2, 3, 4].map(|x| poll(&mut c, x, None));
         let [evicted, unreachable] = [RpcError::Evicted, RpcError::Unreachable].map(|e| e.to_string());
         assert_eq!(told, [evicted, unreachable.clone(), "wait".to_owned(), unreachable]);

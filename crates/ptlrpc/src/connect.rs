@@ -180,8 +180,9 @@ impl ImportShared {
             Failure::Temporary(RpcError::Status(e)) => Some(*e),
             Failure::Temporary(_) | Failure::Final(_) => None,
         };
-        let turned_away = s.turned_down == Some(Errno::EBUSY);
-        let pause = s.machine.handle_connect_failed(self.node.rt.now(), attempt.connection, turned_away);
+        let is_lost = matches!(failure, Failure::Temporary(RpcError::Lost));
+        let again = is_lost || s.turned_down == Some(Errno::EBUSY);
+        let pause = s.machine.handle_connect_failed(self.node.rt.now(), attempt.connection, again);
         match failure {
             Failure::Final(e) => {
                 tracing::warn!("{}: {} refused the connection: {e}", self.config.label, self.config.target);
@@ -190,7 +191,7 @@ impl ImportShared {
             Failure::Temporary(e) => {
                 tracing::debug!("{}: no connection to {}: {e}", self.config.label, attempt.nid);
                 // Every NID was tried: calls that do not want to wait fail.
-                if !pause.is_zero() {
+                if !pause.is_zero() && !is_lost {
                     s.calls.in_use().into_iter().for_each(|calls| calls.fail_no_delay());
                 }
             }

@@ -18,6 +18,9 @@ pub enum RpcError {
     /// The server cannot be reached now, and the caller did not want to wait (`no_delay`).
     #[error("the server is unreachable")]
     Unreachable,
+    /// A request that is not sent again, or its answer, may have been lost on the way.
+    #[error("lost on the way")]
+    Lost,
     /// The caller's own deadline passed.
     #[error("no answer before the caller's deadline")]
     TimedOut,
@@ -37,6 +40,7 @@ impl RpcError {
             RpcError::Evicted => Errno::EIO,
             RpcError::Closed => Errno::ESHUTDOWN,
             RpcError::Unreachable => Errno::EHOSTUNREACH,
+            RpcError::Lost => Errno::EAGAIN,
             RpcError::TimedOut => Errno::ETIMEDOUT,
             RpcError::Wire(_) => Errno::EPROTO,
         }

@@ -21,7 +21,7 @@ use crate::window::Credits;
 use bytes::Bytes;
 use nacre_base::tally::Sums;
 use nacre_base::{Errno, Nid, Payload, TargetKind, Time, Uuid};
-use nacre_lnet::{MAX_PAYLOAD, MdGuard, Purpose, SinkGuard};
+use nacre_lnet::{Loss, MAX_PAYLOAD, MdGuard, Purpose, SinkGuard};
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::header::{HEADER_BYTES, flags};
 use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind};
@@ -278,7 +278,7 @@ impl Import {
                 s.break_off_recovery();
             }
             // A connect that is under way may have gone to a node that was dead at that time.
-            s.calls.in_use().into_iter().for_each(|calls| calls.fail_control());
+            s.calls.in_use().into_iter().for_each(|calls| calls.fail_control(RpcError::Unreachable));
             s.machine.nids()
         };
         // The target has just started at one of these NIDs, where an earlier attempt may have failed.
@@ -566,8 +566,8 @@ impl ImportShared {
         }
     }
 
-    /// The network lost a peer.
-    pub(crate) fn handle_peer_down(self: &Arc<Self>, peer: Nid) {
+    /// The network may have lost messages to and from a peer.
+    pub(crate) fn handle_loss(self: &Arc<Self>, peer: Nid, loss: Loss) {
         let mut s = self.state.lock();
         if s.machine.current_nid() != Some(peer) {
             return;
@@ -578,10 +578,20 @@ impl ImportShared {
             // the next request will find out.
             Some(connection) if s.in_flight() > 0 || s.pings(&self.node) || s.machine.is_recovering() => {
                 drop(s);
-                self.handle_lost(connection, "the peer is down");
+                let why = match loss {
+                    Loss::Peer => "the peer is down",
+                    Loss::OnTheWay => "messages may have been lost on the way",
+                };
+                self.handle_lost(connection, why);
             }
             Some(_) => {}
-            None => s.calls.in_use().into_iter().for_each(|calls| calls.fail_control()),
+            None => {
+                let error = match loss {
+                    Loss::Peer => RpcError::Unreachable,
+                    Loss::OnTheWay => RpcError::Lost,
+                };
+                s.calls.in_use().into_iter().for_each(|calls| calls.fail_control(error));
+            }
         }
     }
 
@@ -605,9 +615,12 @@ impl ImportShared {
         let mut expired = s.calls.handle_time(now, connection);
         let answered_by = s.pings.deadline(current);
         if answered_by <= now {
-            expired.lost = connection;
+            (expired.lost, expired.unanswered) = (connection, true);
         } else {
             expired.next = expired.next.min(answered_by);
+        }
+        if let Some(nid) = s.machine.current_nid().filter(|_| expired.unanswered) {
+            self.node.lnet.doubt(nid);
         }
         let mut next = expired.next.min(rests_at);
         if connection.is_some()

@@ -48,7 +48,7 @@ impl ImportCalls {
         self.engine.take_if(|calls| calls.is_as_new());
         match self.in_use() {
             Some(calls) => calls.handle_time(now, connection),
-            None => Expired { next: Time::FAR_FUTURE, lost: None },
+            None => Expired { next: Time::FAR_FUTURE, lost: None, unanswered: false },
         }
     }
 }

@@ -195,8 +195,8 @@ pub(crate) struct ImportMachine {
     leaves: bool,
     /// Connects that failed since the last success.
     failures: u32,
-    /// Number of the latest failures that were refusals by a target in recovery.
-    turned_away: u32,
+    /// Number of the latest failures after which the same place was to be tried again soon.
+    tries_again: u32,
     connects: u32,
 }
 
@@ -243,8 +243,8 @@ impl History {
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(50);
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
-/// The first pause after a target in recovery refused a connect: the recovery may be over in a moment.
-const TURNED_AWAY_MIN: Duration = Duration::from_millis(50);
+/// The first pause before the same place is tried again: a recovery may be over in a moment.
+const AGAIN_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
 impl ImportMachine {
@@ -259,7 +259,7 @@ impl ImportMachine {
             accepted: None,
             leaves: false,
             failures: 0,
-            turned_away: 0,
+            tries_again: 0,
             connects: 0,
         };
         m.handle_nids(nids);
@@ -347,8 +347,8 @@ impl ImportMachine {
             return None;
         }
         // After a loss the same NID is tried first, because most often only the connection broke; then the NID not
-        // tried for longest. A NID whose target is in recovery is tried again, because the target is there.
-        if self.turned_away == 0 && (self.failures > 0 || self.accepted.is_none()) {
+        // tried for longest. A NID where the target may well be is tried again.
+        if self.tries_again == 0 && (self.failures > 0 || self.accepted.is_none()) {
             let oldest = self.candidates.iter().enumerate().min_by_key(|(i, c)| (c.tried, *i)).map(|(i, _)| i);
             self.current = oldest.unwrap_or(0) as u32;
         }
@@ -382,7 +382,7 @@ impl ImportMachine {
             Some(_) => Outcome::Restarted,
         };
         (self.accepted, self.leaves) = (Some(new), false);
-        (self.failures, self.turned_away) = (0, 0);
+        (self.failures, self.tries_again) = (0, 0);
         self.connects += 1;
         self.generation += u32::from(outcome == Outcome::Evicted);
         let event = match outcome {
@@ -418,20 +418,21 @@ impl ImportMachine {
         self.state == ImportState::Full
     }
 
-    /// The connect number `connection` failed; `turned_away` if a target in recovery refused it. Returns how long to
+    /// The connect number `connection` failed. It is to be tried `again` at the same place if a target in recovery refused
+    /// it, or it was lost on the way, because neither says that the target is not there. Returns how long to
     /// wait before the next connect, without jitter.
-    pub(crate) fn handle_connect_failed(&mut self, now: Time, connection: u32, turned_away: bool) -> Duration {
+    pub(crate) fn handle_connect_failed(&mut self, now: Time, connection: u32, again: bool) -> Duration {
         if self.state == ImportState::Connecting && connection == self.connection {
             self.failures += 1;
-            self.turned_away = if turned_away { self.turned_away + 1 } else { 0 };
+            self.tries_again = if again { self.tries_again + 1 } else { 0 };
             self.step(now, Event::ConnectFailed);
             if !self.candidates[self.current as usize].listed {
                 self.candidates.remove(self.current as usize);
-                (self.current, self.turned_away) = (0, 0);
+                (self.current, self.tries_again) = (0, 0);
             }
         }
-        if self.turned_away > 0 {
-            return (TURNED_AWAY_MIN * (1 << (self.turned_away - 1).min(8))).min(BACKOFF_MAX);
+        if self.tries_again > 0 {
+            return (AGAIN_MIN * (1 << (self.tries_again - 1).min(8))).min(BACKOFF_MAX);
         }
         // A pause only after each round, in which every NID was tried once.
         let places = self.candidates.len().max(1) as u32;
@@ -485,7 +486,7 @@ impl ImportMachine {
         }
         // Without a connection the NID listed first is next, because the target was started there last.
         self.current = self.candidates.iter().position(|c| Some(c.nid) == keep).unwrap_or(0) as u32;
-        (self.failures, self.turned_away) = (0, 0);
+        (self.failures, self.tries_again) = (0, 0);
         self.assert_placed();
     }
 
@@ -493,7 +494,7 @@ impl ImportMachine {
     /// and is now given up.
     pub(crate) fn handle_restart(&mut self, now: Time, instance: u64) -> bool {
         let news = self.instance().is_some_and(|i| i != instance);
-        (self.failures, self.turned_away) = (0, 0);
+        (self.failures, self.tries_again) = (0, 0);
         let lost = news && self.handle_lost(now, self.connection);
         if lost {
             self.current = 0;

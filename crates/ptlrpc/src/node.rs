@@ -261,9 +261,9 @@ impl NodeShared {
         };
         self.core.lnet.attach(REPLY_PORTAL, Arc::new(replies));
         let node = Arc::downgrade(self);
-        self.core.lnet.register_peer_down(Arc::new(move |peer| {
+        self.core.lnet.register_loss(Arc::new(move |peer, loss| {
             if let Some(node) = node.upgrade() {
-                node.handle_peer_down(peer);
+                node.imports().iter().for_each(|import| import.handle_loss(peer, loss));
             }
         }));
         let node = Arc::downgrade(self);
@@ -303,10 +303,6 @@ impl NodeShared {
             }
             _ => drop(self.malformed.fetch_add(1, Ordering::Relaxed)),
         }
-    }
-
-    fn handle_peer_down(&self, peer: Nid) {
-        self.imports().iter().for_each(|i| i.handle_peer_down(peer));
     }
 
     fn handle_time(self: &Arc<Self>, now: Time) -> Time {

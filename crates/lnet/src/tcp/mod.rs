@@ -138,6 +138,10 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_COUNT: u32 = 5;
+/// A path that was cut is found to work again so soon, however long it was cut. It is longer than any path's round trip.
+const RESEND_WITHIN: Duration = Duration::from_secs(2);
+/// Linux's option for the longest time between two tries of the same bytes, in milliseconds (linux/tcp.h).
+const TCP_RTO_MAX_MS: libc::c_int = 44;
 
 impl Tcp {
     /// Binds the acceptor and starts to accept.
@@ -562,18 +566,14 @@ fn socket_for(address: IpAddr) -> io::Result<TcpSocket> {
 /// connections as there are peers, and a server can dial more of them than there are ports. The option is one of IPv4, and
 /// Linux heeds it for sockets of both kinds.
 fn choose_port_late(socket: &TcpSocket) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let len = size_of_val(&on) as libc::socklen_t;
-    // SAFETY: the descriptor is open while `socket` is borrowed, and the kernel reads `len` bytes from `on`.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_BIND_ADDRESS_NO_PORT,
-            (&raw const on).cast(),
-            len,
-        )
-    };
+    set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
+/// Sets an option that socket2 has no function for.
+fn set_option(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the descriptor is open while `socket` is borrowed, and the kernel reads `len` bytes from `value`.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -596,5 +596,7 @@ fn set_options(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(KEEPALIVE_COUNT);
     socket.set_tcp_keepalive(&keepalive)?;
+    // Kernels before 6.15 do not know the option: after a cut they go on as much later again as the cut was long.
+    let _ = set_option(stream, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, RESEND_WITHIN.as_millis() as libc::c_int);
     socket.set_tcp_user_timeout(Some(timeout))
 }

@@ -255,6 +255,55 @@ fn a_gateway_that_was_heard_just_now_is_taken_rather_than_a_silent_one() {
     });
 }
 
+/// The gateway lives, and reaches others: only whoever is not answered can know.
+#[test]
+fn what_was_not_answered_by_one_gateway_goes_by_another() {
+    routed(2, async |rt, f| {
+        let ((client, client_nid), (server, _)) = (f.client(1), f.server(1));
+        let mut messages = inbox(&client, REQUEST);
+        // Another client, by which the routers see that their interfaces work.
+        let (_other, other_nid) = f.client(2);
+        for n in 0..4 {
+            server.post(other_nid, REQUEST, n, Payload::new()).unwrap();
+        }
+        f.near.partition([100], [1]);
+        let arrives = async |messages: &mut mpsc::UnboundedReceiver<IncomingPut>| {
+            server.post(client_nid, REQUEST, 0, Payload::new()).unwrap();
+            rt.sleep(ms(1)).await;
+            messages.try_recv().is_ok()
+        };
+        while arrives(&mut messages).await {}
+        for _ in 0..3 {
+            server.doubt(client_nid);
+            assert!(arrives(&mut messages).await, "the other gateway is taken");
+            assert!(arrives(&mut messages).await, "and again");
+            // The first has a chance again after a while.
+            rt.sleep(Duration::from_secs(61)).await;
+            while arrives(&mut messages).await {}
+        }
+    });
+}
+
+/// The answer to a ping was something that an answer is expected to: a router and its neighbours asked each other for ever,
+/// because of the answers alone.
+#[test]
+fn nodes_behind_a_router_fall_silent_when_nobody_has_anything_to_say() {
+    routed(1, |rt, fabrics| async move {
+        let ((client, _), (server, server_nid)) = (fabrics.client(1), fabrics.server(2));
+        let mut requests = inbox(&server, REQUEST);
+        client.post(server_nid, REQUEST, 7, Payload::new()).unwrap();
+        let request = requests.recv().await.unwrap();
+        server.answer(request.from, ANSWER, request.purpose, 7, Payload::new()).unwrap();
+        rt.sleep(Duration::from_secs(10)).await;
+        let sent = || [&client, &server].map(|node| node.stats().send_count);
+        let before = sent();
+        rt.sleep(Duration::from_secs(120)).await;
+        let after = sent();
+        // A ping of the gateway in a minute, and an answer to one of the gateway's.
+        assert!((0..2).all(|n| after[n] - before[n] <= 6), "{before:?}, {after:?}");
+    });
+}
+
 /// A peer that was sent something and never heard counts, too: its first message may have been with the gateway.
 #[test]
 fn whoever_was_sent_something_through_a_lost_gateway_is_named() {

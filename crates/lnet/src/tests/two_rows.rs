@@ -1,7 +1,7 @@
 //! Messages over two rows of routers, some of which fail: clients on `sim1`, servers on `sim3`, and `sim2` in the middle.
 
 use super::*;
-use crate::{CreditsReturn, LnetOptions, Route, RouterOptions, SimNet, SimNetOptions};
+use crate::{CreditsReturn, LnetOptions, Loss, Route, RouterOptions, SimNet, SimNetOptions};
 use nacre_base::{Faults, Network, Time};
 use nacre_rt::{Rt, Sim};
 use std::time::Duration;
@@ -73,12 +73,12 @@ fn lose(fail: impl FnOnce(&[SimNet; 3]) + Send + 'static) {
         });
         let told = Arc::new(Mutex::new(Vec::new()));
         let (seen, clock) = (told.clone(), rt.clone());
-        let note = move |nid| {
-            if nid == server_nid {
-                seen.lock().push(clock.now())
+        let note = move |nid, loss| {
+            if (nid, loss) == (server_nid, Loss::OnTheWay) {
+                seen.lock().push(clock.now());
             }
         };
-        rows.client.register_peer_down(Arc::new(note));
+        rows.client.register_loss(Arc::new(note));
         let begun = rt.now() + Duration::from_secs(2);
         let (mut failing, mut unanswered) = (Some(fail), Vec::new());
         for n in 0..1000 {
