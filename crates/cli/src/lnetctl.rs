@@ -33,11 +33,11 @@ What is there:
   global show                         settings
   stats show                          message counts
   stats reset                         begins to count from zero
-  export [--backup]                   all of it; --backup: what import reads, and nothing else
-  debug recovery -l|-p                interfaces, or peers, that do not work and are asked until they do
+  export [--backup]                   interfaces, routes, peers and settings; --backup: what import reads, and nothing else
+  debug recovery -l|-p                interfaces of a router, or peers, that do not work; gateways are asked until they do
   debug peer --nid NID                all that is known of a peer
   ping NID... [--timeout MS]          asks nodes for their NIDs
-  discover NID... [--timeout MS]      asks nodes for their NIDs, and shows by which they are known here
+  discover NID... [--timeout MS]      the same
 Changes of the running processes; an lnet.conf makes them last:
   net add --net NETWORK [--if NAME|ADDRESS[:PORT]] [--credits N] [--peer-credits N] [--peer-buffer-credits N]
   net del --net NETWORK [--if NAME|ADDRESS]
@@ -45,7 +45,7 @@ Changes of the running processes; an lnet.conf makes them last:
   route add --net NETWORK --gateway NID [--hop N] [--priority N]
   route del --net NETWORK --gateway NID
   set routing 0|1                     stops or starts passing messages on, in processes on several networks
-  set lanes 0|1                       of routers: one queue as in Lustre, or a lane for each purpose
+  set lanes 0|1                       one queue as in Lustre, or a lane for each purpose, in all processes
   set tiny_buffers|small_buffers|large_buffers N
   set SETTING VALUE                   a line of 'global show'
   lnet configure [--lnet-conf FILE]   adds what /etc/nacre/lnet.conf names and the processes do not have

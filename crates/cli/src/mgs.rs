@@ -4,9 +4,9 @@ use crate::network::NetworkArgs;
 use crate::servers::{self, Role, Serve};
 use nacre_base::{Nid, TargetName, Uuid};
 use nacre_etcd::{EtcdAddress, EtcdOptions, EtcdStore, Login};
-use nacre_mgs::store::{ConfigStore, StoreError};
-use nacre_node::TargetSpec;
+use nacre_node::{ServeError, TargetSpec};
 use nacre_process::{Listen, MetricsAddress, NodeProcess, daemon, host_name};
+use nacre_tgt::TargetError;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -89,9 +89,9 @@ async fn serve_shared(
 async fn start(process: &NodeProcess, store: Arc<EtcdStore>, spec: TargetSpec) -> Result<(), String> {
     let mut last = String::new();
     loop {
-        match store.load().await {
-            Ok(_) => break,
-            Err(error @ StoreError::Away(_)) => {
+        match process.node().serve_shared(store.clone(), spec.clone()).await {
+            Ok(()) => return Ok(()),
+            Err(ServeError::Target(error @ TargetError::StoreAway(_))) => {
                 let error = format!("{store:?}: {error}. The MGS asks again until it answers");
                 if error != last {
                     tracing::warn!("{error}");
@@ -99,10 +99,10 @@ async fn start(process: &NodeProcess, store: Arc<EtcdStore>, spec: TargetSpec) -
                 }
                 tokio::time::sleep(START_PAUSE).await;
             }
-            Err(error) => return Err(format!("{store:?}: {error}")),
+            Err(ServeError::Target(error @ TargetError::Store(_))) => return Err(format!("{store:?}: {error}")),
+            Err(error) => return Err(error.to_string()),
         }
     }
-    process.node().serve_shared(store, spec).await.map_err(|e| e.to_string())
 }
 
 impl ConfigArgs {

@@ -1,7 +1,7 @@
 //! Arguments that say how a process is connected, which every role has, and the files that say it for a whole host.
 
 use nacre_base::{Network, Nid};
-use nacre_lnet::Route;
+use nacre_lnet::{Route, RouteError};
 use nacre_process::network::topology::Topology;
 use nacre_process::network::{
     HostAddress, NetworkConfig, of_this_host, parse_ip2nets, parse_lnet_conf, parse_networks, parse_routes,
@@ -93,6 +93,7 @@ impl NetworkArgs {
             match route.check_for(&networks, &own) {
                 Ok(()) if routes.iter().any(|r| (r.network, r.gateway) == (route.network, route.gateway)) => {}
                 Ok(()) => routes.push(route),
+                Err(why @ RouteError::Hops(_)) => return Err(format!("the route {route}: {why}")),
                 Err(why) => tracing::debug!("the route {route} is not for this process: {why}"),
             }
         }

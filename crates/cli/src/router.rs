@@ -1,8 +1,9 @@
 //! `nacre router`: passes messages on between networks, and does nothing else.
 
 use crate::network::NetworkArgs;
-use nacre_base::Nid;
+use nacre_base::{Network, Nid};
 use nacre_lnet::RouterOptions;
+use nacre_process::network::Tunables;
 use nacre_process::routing::Buffers;
 use nacre_process::{MetricsAddress, NodeProcess, daemon};
 use std::process::ExitCode;
@@ -57,9 +58,15 @@ async fn serve(args: Router) -> Result<(), String> {
     options.check()?;
     // It begins to pass messages on below, with these options.
     connections.routing = false;
+    let tunables = connections.tunables.clone();
     let process = NodeProcess::start("router", connections, args.metrics).await?;
     let started = process.node().serve_router(&options).map_err(|e| e.to_string());
     if started.is_ok() {
+        // Only a router has them.
+        let of = |(network, tunables): &(Network, Tunables)| Some((*network, tunables.peer_buffer_credits?));
+        for (network, credits) in tunables.iter().filter_map(of) {
+            process.node().lnet().set_peer_buffer_credits(network, credits);
+        }
         daemon::say_ready(process.nid());
         daemon::stop_signal().await;
     }

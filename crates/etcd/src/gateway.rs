@@ -83,6 +83,11 @@ impl Gateway {
                     failures.push(format!("{}: {failure}", self.hosts[member]));
                     self.leave(member);
                 }
+                // A member that did not answer may have carried it out.
+                Err(CallError::Refused(why)) if !failures.is_empty() => {
+                    failures.push(format!("{}: {why}", self.hosts[member]));
+                    return Err(CallError::NoAnswer(failures.join("; ")));
+                }
                 answered => return answered,
             }
         }
@@ -233,6 +238,8 @@ fn is_bad_token(answer: &Value) -> bool {
 fn failure_of(answer: &Value) -> CallError {
     let text = answer["error"].as_str().or(answer["message"].as_str()).unwrap_or("it gives no reason").to_owned();
     match answer["code"].as_u64() {
+        // Only a person can make room.
+        Some(_) if text.contains("space exceeded") => CallError::Refused(text),
         Some(code) if !PASSING.contains(&code) => CallError::Refused(text),
         _ => CallError::NoAnswer(text),
     }

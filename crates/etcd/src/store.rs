@@ -31,7 +31,9 @@ const _: () = assert!(CHANGES_MAX + 2 <= OPERATIONS_MAX, "a commit is one transa
 const QUIET: Duration = Duration::from_secs(2);
 /// Pause before etcd is asked again about a commit.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// MGSs whose last commits are remembered. One that was not started for so many starts of others waits for no answer.
+/// After so many tries a person is told.
+const TRIES_UNTIL_TOLD: u64 = 50;
+/// MGSs whose last commits are remembered, by the time of that commit.
 const WRITERS_MAX: usize = 64;
 
 /// Address of an etcd, and what it asks of its clients.
@@ -116,8 +118,17 @@ impl EtcdStore {
     /// Removes entries of MGSs that have long ended.
     async fn forget_writers(&self, mut writers: Vec<Entry>) {
         writers.sort_by_key(|writer| std::cmp::Reverse(writer.changed_at));
-        for writer in writers.iter().skip(WRITERS_MAX) {
-            if let Err(error) = self.call("/v3/kv/deleterange", &range(&writer.key)).await {
+        let own = self.writer_key();
+        for writer in writers.iter().skip(WRITERS_MAX).filter(|writer| writer.key != own) {
+            // It may have committed meanwhile, and wait for the answer.
+            let unchanged = json!({
+                "compare": [{
+                    "key": bytes(&writer.key), "target": "MOD", "result": "EQUAL",
+                    "mod_revision": writer.changed_at.to_string()
+                }],
+                "success": [{"request_delete_range": range(&writer.key)}],
+            });
+            if let Err(error) = self.call("/v3/kv/txn", &unchanged).await {
                 tracing::debug!(%error, "an entry of an MGS that has ended stays");
             }
         }
@@ -149,15 +160,15 @@ impl EtcdStore {
             *watch = None;
             let mut create = range_of_prefix(self.prefix.as_bytes());
             create["start_revision"] = (seen + 1).to_string().into();
-            let messages = self.gateway.stream("/v3/watch", &json!({"create_request": create})).await?;
+            let opened = self.gateway.stream("/v3/watch", &json!({"create_request": create})).await;
+            let messages = opened.inspect_err(|_| self.gateway.leave(current))?;
             *watch = Some(Watch { messages, seen });
         }
         let open = watch.as_mut().expect("it was opened");
         let next = async {
             loop {
                 let message = open.messages.next().await?;
-                // That a member has begun a stream does not say that it belongs to the others.
-                if message["result"]["created"].as_bool() != Some(true) {
+                if !is_beginning(&message["result"]) {
                     return Ok(message);
                 }
             }
@@ -207,6 +218,12 @@ impl EtcdStore {
     }
 }
 
+/// Whether a message only says that a stream has begun, at a member that may be cut off from the others. A refusal says that it has
+/// begun, too, and is canceled.
+fn is_beginning(result: &Value) -> bool {
+    result["created"].as_bool() == Some(true) && result["canceled"].as_bool() != Some(true)
+}
+
 /// Kinds of keys.
 enum Part<'k> {
     Head,
@@ -250,10 +267,17 @@ impl ConfigStore for EtcdStore {
         let transaction = self.transaction(base, &own, changes);
         // An earlier try may have been carried out. A later refusal then does not say that nothing was changed.
         let mut may_be_made = false;
+        let mut tries = 0;
         loop {
+            tries += 1;
             let answer = match self.call("/v3/kv/txn", &transaction).await {
                 Ok(answer) => answer,
                 Err(failure) if may_be_made || matches!(failure, StoreError::Away(_)) => {
+                    if tries == TRIES_UNTIL_TOLD {
+                        tracing::warn!(
+                            "{failure}; a change of the configuration waits, and with it all others of this MGS"
+                        );
+                    }
                     tracing::debug!(%failure, "a commit is asked for again");
                     may_be_made = true;
                     sleep(RETRY_PAUSE).await;
@@ -293,7 +317,14 @@ impl ConfigStore for EtcdStore {
             self.gateway.forget_login();
             return Err(StoreError::Away(format!("the stream of events was ended: {message}")));
         }
-        let (upto, news) = self.news_of(result["events"].as_array().map(Vec::as_slice).unwrap_or_default());
+        let events = result["events"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let head = self.head_key();
+        if events.iter().any(|event| event["type"].as_str() == Some("DELETE") && Entry::of(&event["kv"]).key == head) {
+            // Somebody has removed the configuration. What there is now must be read as a whole.
+            self.close_watch().await;
+            return Err(StoreError::Forgotten(seen));
+        }
+        let (upto, news) = self.news_of(events);
         let upto = upto.max(seen);
         self.come_to(upto).await;
         Ok((upto, news))
@@ -380,6 +411,13 @@ mod tests {
             News::Notice("n".to_owned(), None),
         ];
         assert_eq!(store().news_of(&events), (8, expected));
+    }
+
+    #[test]
+    fn a_refused_stream_has_not_begun() {
+        assert!(is_beginning(&json!({"created": true})));
+        assert!(!is_beginning(&json!({"created": true, "canceled": true, "cancel_reason": "permission denied"})));
+        assert!(!is_beginning(&json!({"events": []})));
     }
 
     #[test]

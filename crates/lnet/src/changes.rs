@@ -57,6 +57,8 @@ impl Lnet {
         let interface = self.0.remove_interface(nid).ok_or(RemoveError::Missing(nid))?;
         self.0.route_off(nid);
         interface.lnd.shutdown().await;
+        // Whoever waits for answers by it must send again another way.
+        interface.peers().iter().for_each(|peer| self.0.handle_peer_down(peer.primary_nid));
         Ok(())
     }
 

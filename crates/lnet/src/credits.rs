@@ -139,11 +139,12 @@ impl<T> Credits<T> {
         self.peer_credits
     }
 
-    /// A message of so many bytes wants to go to `peer`.
+    /// A message of so many bytes wants to go to `peer`. It may be refused if too much waits already, unless `is_bounded` says
+    /// that something else bounds the number of such messages.
     pub(crate) fn handle_send(
         &mut self,
         peer: Nid,
-        purpose: Purpose,
+        (purpose, is_bounded): (Purpose, bool),
         bytes: usize,
         message: T,
         now: Time,
@@ -151,7 +152,7 @@ impl<T> Credits<T> {
         let lane = lane_of(self.lanes, purpose);
         let (credits, lanes) = (self.peer_credits, self.lanes);
         let gate = self.peers.entry(peer).or_insert_with(|| Gate::new(credits, lanes));
-        if gate.is_full(lane, self.queue_max, self.queue_bytes_max) {
+        if !is_bounded && gate.is_full(lane, self.queue_max, self.queue_bytes_max) {
             return Admission::Full(message);
         }
         match gate.take(lane, bytes, message, now) {
@@ -196,28 +197,20 @@ impl<T> Credits<T> {
         (peer, self.next_of_interface(now))
     }
 
-    /// The peer has taken a message that was sent, or its connection is lost: the peer's credit comes back. Up to two
-    /// messages may go, the second because the peer gets one more credit.
-    pub(crate) fn handle_taken(
-        &mut self,
-        peer: Nid,
-        credit: Taken,
-        may_grow: bool,
-        now: Time,
-    ) -> [Option<Released<T>>; 2] {
+    /// The peer has taken a message that was sent, or its connection is lost: the peer's credit comes back. Returns the
+    /// messages that may go now: one because of that credit, and others if the peer gets one more, because that may make
+    /// the reserve of each purpose larger by one.
+    pub(crate) fn handle_taken(&mut self, peer: Nid, credit: Taken, may_grow: bool, now: Time) -> Vec<Released<T>> {
         assert!(self.untaken > 0, "{peer} took a message that nobody sent");
         self.untaken -= 1;
-        let first = self.give_peer(peer, credit, now);
+        let mut out: Vec<_> = self.give_peer(peer, credit, now).into_iter().collect();
         let (max, lanes) = (self.peer_credits_max, self.lanes);
         let grown = self.peers.get_mut(&peer).filter(|gate| may_grow && gate.stock.max() < max && gate.stock.is_low());
-        let second = match grown {
-            Some(gate) => {
-                gate.stock.resize(gate.stock.max() + 1, lanes);
-                self.next_of_peer(peer, now).flatten()
-            }
-            None => None,
-        };
-        [first, second]
+        if let Some(gate) = grown {
+            gate.stock.resize(gate.stock.max() + 1, lanes);
+            out.extend(self.use_peer(peer, now));
+        }
+        out
     }
 
     /// A credit of a peer comes back. Returns the message that may go now.
@@ -424,7 +417,7 @@ mod tests {
 
         fn send_for(&mut self, purpose: Purpose, peer: Nid, bytes: usize, message: i32) -> Outcome {
             self.peers.insert(message, peer);
-            match self.credits.handle_send(peer, purpose, bytes, message, self.now) {
+            match self.credits.handle_send(peer, (purpose, false), bytes, message, self.now) {
                 Admission::Go(message, pass) => Go(self.note((message, pass))),
                 Admission::Queued => Queued,
                 Admission::Full(message) => Full(message),
@@ -461,10 +454,10 @@ mod tests {
         }
 
         /// The peer of the oldest message that was sent has taken it.
-        fn handle_taken(&mut self, may_grow: bool) -> [Option<i32>; 2] {
+        fn handle_taken(&mut self, may_grow: bool) -> Vec<i32> {
             let (peer, credit) = self.sent.remove(0);
             let released = self.credits.handle_taken(peer, credit, may_grow, self.now);
-            self.note_all(released)
+            released.into_iter().map(|released| self.note(released)).collect()
         }
 
         fn peer(&self, peer: Nid) -> (u32, i64, i64, usize) {
@@ -556,7 +549,7 @@ mod tests {
         assert_eq!(c.handle_send(A, 1, 3), Queued, "A has taken nothing");
         assert_eq!(c.handle_send(B, 1, 4), Go(4), "nor does that concern B");
         c.credits.assert_sound();
-        assert_eq!(c.handle_taken(true), [Some(3), None]);
+        assert_eq!(c.handle_taken(true), [3]);
         assert_eq!((c.peer(A).1, c.peer(A).2, c.interface().1), (0, -1, 0));
         c.credits.assert_sound();
     }
@@ -569,7 +562,7 @@ mod tests {
         while in_flight > 0 {
             rounds.push(in_flight);
             (0..in_flight).for_each(|_| assert_eq!(c.handle_sent(), None));
-            in_flight = (0..in_flight).map(|_| c.handle_taken(true).into_iter().flatten().count()).sum();
+            in_flight = (0..in_flight).map(|_| c.handle_taken(true).len()).sum();
             c.credits.assert_sound();
         }
         assert_eq!(rounds, [2, 4, 8, 6]);
@@ -597,7 +590,7 @@ mod tests {
         for next in 11..200 {
             c.handle_sent();
             in_flight -= 1;
-            in_flight += c.handle_taken(true).into_iter().flatten().count();
+            in_flight += c.handle_taken(true).len();
             in_flight += usize::from(matches!(c.handle_send(A, 1, next), Go(_)));
             c.credits.assert_sound();
         }
@@ -612,7 +605,7 @@ mod tests {
             c.handle_send(A, 1, message);
         }
         c.handle_sent();
-        assert_eq!(c.handle_taken(false), [Some(2), None]);
+        assert_eq!(c.handle_taken(false), [2]);
         assert_eq!(c.peer(A).0, 1);
     }
 
@@ -644,6 +637,38 @@ mod tests {
         let (_, pass) = c.in_hand.remove(0);
         c.credits.peers.get_mut(&A).unwrap().stock.give(pass.peer);
         c.credits.assert_sound();
+    }
+
+    /// A peer's number of credits grew past a multiple of eight, where each reserve grows: one purpose went, another one
+    /// waited on though a credit was free for it, and the next message found that so.
+    #[test]
+    fn with_lanes_growth_lets_all_go_that_it_has_credits_for() {
+        let mut c = Books::new(1000, 32, 1000, 100_000).with_growth(256);
+        let _ = c.credits.set_lanes(true, c.now);
+        let mut next = 0;
+        let mut send = |c: &mut Books, purpose| {
+            next += 1;
+            c.send_for(purpose, A, 1, next)
+        };
+        for _ in 0..300 {
+            send(&mut c, Purpose::Requests);
+            send(&mut c, BULK);
+        }
+        while c.peer(A).0 < 256 {
+            c.handle_sent();
+            c.handle_taken(true);
+            c.credits.assert_sound();
+            send(&mut c, CANCEL);
+        }
+    }
+
+    /// A router has a buffer for each message that it passes on, and those are few enough.
+    #[test]
+    fn what_is_bounded_otherwise_is_never_refused() {
+        let mut c = Credits::new(8, 1, 1, 1000);
+        let mut send = |is_bounded| c.handle_send(A, (BULK, is_bounded), 1, 0, Time::ZERO);
+        assert!(matches!(send(false), Admission::Go(..)) && matches!(send(false), Admission::Queued));
+        assert!(matches!(send(false), Admission::Full(_)) && matches!(send(true), Admission::Queued));
     }
 
     /// Requests that a server does not take use up what is shared and their own reserve. A cancel goes nevertheless, and

@@ -88,6 +88,10 @@ impl Gateways {
     pub(crate) fn set_rules(&mut self, interval: Duration, rules: GatewayRules, now: Time) {
         (self.interval, self.rules) = (interval, rules);
         for gateway in self.all.values_mut() {
+            if interval.is_zero() {
+                (gateway.dead, gateway.asked, gateway.unanswered_since) = (false, None, None);
+                gateway.unreachable.clear();
+            }
             let longest = if gateway.dead { rules.max_recovery_ping_interval } else { gateway.period(interval) };
             gateway.next = gateway.next.min(now + longest);
         }
@@ -124,13 +128,14 @@ impl Gateways {
 
     /// The connections to a gateway broke: it is dead until it is heard again. True if it is a gateway that lived.
     pub(crate) fn handle_lost(&mut self, gateway: Nid, now: Time) -> bool {
-        let rules = self.rules;
-        self.all.get_mut(&gateway).is_some_and(|gateway| gateway.fail(&rules, now))
+        let (rules, is_judged) = (self.rules, !self.interval.is_zero());
+        // Where gateways are not pinged, one that was left would never be used again.
+        self.all.get_mut(&gateway).is_some_and(|gateway| !is_judged || gateway.fail(&rules, now))
     }
 
     /// A gateway said that it cannot reach a network.
     pub(crate) fn handle_unreachable(&mut self, gateway: Nid, network: Network, now: Time) {
-        if let Some(gateway) = self.all.get_mut(&gateway)
+        if let Some(gateway) = self.all.get_mut(&gateway).filter(|_| !self.interval.is_zero())
             && !gateway.unreachable.contains(&network)
         {
             gateway.unreachable.push(network);
@@ -365,6 +370,12 @@ mod tests {
         assert_eq!(all.quiet_until(), Some(Time::FAR_FUTURE));
         assert_eq!(all.handle_timer(at(1_000_000)), Actions::default());
         assert!(!all.is_silent(gateway, at(1_000_000)), "it would be passed over for ever");
+        assert!(all.handle_lost(gateway, at(1_000_000)), "what was under way is sent again");
+        all.handle_unreachable(gateway, network("tcp1"), at(1_000_000));
+        assert_eq!(all.trouble(gateway, network("tcp1")), None);
+        let mut all = known(gateway);
+        all.handle_lost(gateway, at(2));
+        all.set_rules(Duration::ZERO, GatewayRules::default(), at(3));
         assert_eq!(all.trouble(gateway, network("tcp1")), None);
     }
 

@@ -73,6 +73,7 @@ use message::Message;
 use nacre_base::{Faults, Network, Nid, Payload};
 use nacre_rt::Rt;
 use node::LnetNode;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -339,10 +340,15 @@ impl Lnet {
         *self.0.unsent_hook.write() = Some(hook);
     }
 
-    /// Calls `hook` whenever messages to and from a node may be lost: its connections broke, or something on the way to it
-    /// failed. A hint: the node may be back, and one that is gone on a network without connections is not noticed.
-    pub fn register_loss(&self, hook: Arc<dyn Fn(Nid, Loss) + Send + Sync>) {
+    /// Calls `hook` whenever messages to and from nodes may be lost: their connections broke, or something on the way to them
+    /// failed. A hint: a node may be back, and one that is gone on a network without connections is not noticed.
+    pub fn register_loss(&self, hook: Arc<dyn Fn(&BTreeSet<Nid>, Loss) + Send + Sync>) {
         self.0.loss_hooks.write().push(hook);
+    }
+
+    /// Calls `hook` whenever one more gateway leads to a network: nodes there that could not be reached may be reached now.
+    pub fn register_reached(&self, hook: Arc<dyn Fn(Network) + Send + Sync>) {
+        self.0.reached_hooks.write().push(hook);
     }
 
     /// A request to a node was not answered in time. If the node is on another network, what is sent to it next goes by

@@ -328,7 +328,9 @@ impl Outbound {
         if !is_distant || !is_whole || !matches!(result, Err(LnetError::PeerDown(_))) {
             return None;
         }
-        let way = (u32::from(self.retries) < node.settings.read().retry_count)
+        // The choice of a way locks interfaces, whose holders may want to read settings.
+        let retry_count = node.settings.read().retry_count;
+        let way = (u32::from(self.retries) < retry_count)
             .then(|| node.distant_path(destination, false, Some(self.next_hop)).ok())
             .flatten();
         let Some((interface, next_hop)) = way else {

@@ -18,10 +18,10 @@ use crate::status::{Failures, InterfaceStatus, Latency, PeerStatus, Traffic, bum
 use crate::stock::Taken;
 use crate::waits::Waits;
 use nacre_base::fault::FaultAction;
-use nacre_base::{Errno, Faults, FxHashMap, Nid, Payload, Time};
+use nacre_base::{Errno, Faults, FxHashMap, Network, Nid, Payload, Time};
 use nacre_rt::Rt;
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -42,8 +42,10 @@ pub enum Loss {
     OnTheWay,
 }
 
-/// Called when messages to and from a node may be lost.
-pub(crate) type LossHook = Arc<dyn Fn(Nid, Loss) + Send + Sync>;
+/// Called when messages to and from these nodes may be lost.
+pub(crate) type LossHook = Arc<dyn Fn(&BTreeSet<Nid>, Loss) + Send + Sync>;
+/// Called when a network may be reached again.
+pub(crate) type ReachedHook = Arc<dyn Fn(Network) + Send + Sync>;
 /// Called with the match bits and the tag of a message that could not be sent.
 pub(crate) type UnsentHook = Arc<dyn Fn(u64, u32) + Send + Sync>;
 
@@ -92,6 +94,7 @@ pub(crate) struct LnetNode {
     pub(crate) exposed: Arc<Exposed>,
     pub(crate) gets: Arc<PendingGets>,
     pub(crate) loss_hooks: RwLock<Vec<LossHook>>,
+    pub(crate) reached_hooks: RwLock<Vec<ReachedHook>>,
     pub(crate) unsent_hook: RwLock<Option<UnsentHook>>,
     pub(crate) counters: Counters,
     /// The purpose of each portal's messages, where it is not [`Purpose::Requests`]: by number, as far as they are declared.
@@ -173,6 +176,7 @@ impl LnetNode {
                 portals: RwLock::default(),
                 exposed: Arc::default(),
                 loss_hooks: RwLock::default(),
+                reached_hooks: RwLock::default(),
                 unsent_hook: RwLock::default(),
                 counters: Counters::default(),
                 purposes: [const { AtomicU8::new(Purpose::Requests as u8) }; PORTALS],
@@ -445,14 +449,14 @@ impl LnetNode {
     /// A driver lost its connections to a peer.
     pub(crate) fn handle_peer_down(self: &Arc<Self>, peer: Nid) {
         self.handle_gateway_lost(peer);
-        self.handle_lost(peer, Loss::Peer);
+        self.handle_lost(&BTreeSet::from([peer]), Loss::Peer);
     }
 
-    /// Messages to and from a node may be lost: those who wait for answers are told.
-    pub(crate) fn handle_lost(&self, peer: Nid, loss: Loss) {
-        self.gets.fail_all(|from| from == peer, LnetError::PeerDown);
+    /// Messages to and from these nodes may be lost: those who wait for answers are told.
+    pub(crate) fn handle_lost(&self, nids: &BTreeSet<Nid>, loss: Loss) {
+        self.gets.fail_all(|from| nids.contains(&from), LnetError::PeerDown);
         let hooks = self.loss_hooks.read().clone();
-        hooks.iter().for_each(|hook| hook(peer, loss));
+        hooks.iter().for_each(|hook| hook(nids, loss));
     }
 
     /// A peer introduced itself on the interface `via`.
@@ -474,12 +478,13 @@ impl Outbound {
     pub(crate) fn admit(self, interface: &Interface) {
         let (peer, bytes) = (self.next_hop, self.payload_len);
         self.note_sent(interface.nid);
-        let (purpose, now) = (self.message.header.purpose, self.started);
+        // The buffers of a router bound what it passes on: nothing of that is dropped.
+        let (kind, now) = ((self.message.header.purpose, self.held.is_some()), self.started);
         let mut s = interface.state.lock();
         if self.is_by_gateway() {
             *s.gateway_bytes.entry(peer).or_default() += bytes as u64;
         }
-        match s.credits.handle_send(peer, purpose, bytes, self, now) {
+        match s.credits.handle_send(peer, kind, bytes, self, now) {
             Admission::Go(out, pass) => {
                 let out = interface.with_credits(&s, (out, pass));
                 drop(s);
@@ -555,7 +560,7 @@ impl Interface {
     pub(crate) fn handle_taken(&self, peer: Nid, credit: Taken, is_taken: bool, now: Time) {
         let mut s = self.state.lock();
         let released = s.credits.handle_taken(peer, credit, is_taken, now);
-        s.ready.extend(released.into_iter().flatten());
+        s.ready.extend(released);
         self.pump(s);
     }
 

@@ -18,7 +18,8 @@ use nacre_base::{Errno, FxHashMap, Network, Nid, Payload, Time};
 use nacre_rt::Task;
 use parking_lot::{Mutex, RwLock};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -135,15 +136,45 @@ struct Distant {
     /// The gateway that its last message came through; of one that was never heard, the one that was first sent through.
     /// `0@lo` of one that is new.
     gateway: Nid,
-    /// When this node last sent it a message of its own, and by which gateway; the beginning of time before that.
+    /// When this node last sent it a message of its own; the beginning of time before that.
     sent: Time,
-    sent_by: Nid,
+    /// For each gateway by which it was sent a message of this node's own: when the last one went, and when something last came
+    /// from it by the same gateway.
+    ways: Vec<(Nid, Time, Option<Time>)>,
     /// A gateway by which it left something unanswered, and until when messages to it go by another one.
     avoid: Option<(Nid, Time)>,
 }
 
+/// Gateways that are remembered of each distant NID.
+const WAYS: usize = 8;
+
 impl Distant {
-    const NEW: Distant = Distant { gateway: Nid::LO, sent: Time::ZERO, sent_by: Nid::LO, avoid: None };
+    const NEW: Distant = Distant { gateway: Nid::LO, sent: Time::ZERO, ways: Vec::new(), avoid: None };
+
+    fn handle_sent(&mut self, gateway: Nid, now: Time) {
+        self.sent = now;
+        match self.ways.iter_mut().find(|(way, ..)| *way == gateway) {
+            Some((_, sent, _)) => *sent = now,
+            None => {
+                self.ways.truncate(WAYS - 1);
+                self.ways.push((gateway, now, None));
+            }
+        }
+    }
+
+    fn handle_came(&mut self, gateway: Nid, now: Time) {
+        self.gateway = gateway;
+        if let Some((_, _, came)) = self.ways.iter_mut().find(|(way, ..)| *way == gateway) {
+            *came = Some(now);
+        }
+    }
+
+    /// Of the gateways by which the last message was not answered, the one that nothing has come by for longest; of several the
+    /// one that was used last.
+    fn silent_way(&self) -> Option<Nid> {
+        let silent = self.ways.iter().filter(|(_, sent, came)| came.is_none_or(|came| *sent > came));
+        silent.min_by_key(|(_, sent, came)| (*came, Reverse(*sent))).map(|(gateway, ..)| *gateway)
+    }
 }
 
 /// The distant NIDs that messages came from or went to.
@@ -167,6 +198,8 @@ pub(crate) struct Routing {
     distant: Mutex<DistantNids>,
     /// There once routing was switched on. It stays when it is switched off, for what is still in transit.
     router: Mutex<Option<Router<Parked>>>,
+    /// Messages of each peer that a router holds at most, where an administrator has said so for a network.
+    buffer_credits: Mutex<BTreeMap<Network, u32>>,
     /// Whether this node says that it passes on messages of others.
     announces: AtomicBool,
     /// Whether it does; for a while longer than it says so, because of messages that are on their way to it.
@@ -192,6 +225,11 @@ enum Next {
     Woken(Time),
 }
 
+/// Where gateways are not pinged, a router does not ping its neighbours either: nothing is judged by its silence.
+fn link_interval(of_gateways: Duration) -> Duration {
+    if of_gateways.is_zero() { Duration::ZERO } else { LINK_INTERVAL }
+}
+
 /// A router's own interfaces.
 struct Links {
     watch: Gateways,
@@ -203,14 +241,13 @@ impl Routing {
     fn new(settings: &Settings, now: Time) -> Routing {
         let mut gateways = Gateways::new(settings.alive_router_check_interval);
         gateways.set_rules(settings.alive_router_check_interval, settings.gateways, now);
-        // Where gateways are not pinged, a router does not ping its neighbours either: nothing is judged by its silence.
-        let is_off = settings.alive_router_check_interval.is_zero();
-        let watch = Gateways::new(if is_off { Duration::ZERO } else { LINK_INTERVAL });
+        let watch = Gateways::new(link_interval(settings.alive_router_check_interval));
         Routing {
             routes: RwLock::default(),
             gateways: Mutex::new(gateways),
             distant: Mutex::default(),
             router: Mutex::new(None),
+            buffer_credits: Mutex::default(),
             announces: AtomicBool::new(false),
             forwards: AtomicBool::new(false),
             links: Mutex::new(Links { watch, recent: FxHashMap::default() }),
@@ -226,10 +263,18 @@ impl Routing {
         self.forwards.load(Ordering::Relaxed)
     }
 
-    /// Anything came from a peer on an interface. True if nothing had been heard on the interface for a while.
-    fn handle_heard(&self, via: Nid, peer: Nid, now: Time) -> bool {
-        self.gateways.lock().handle_heard(peer, now);
-        self.forwards() && self.links.lock().watch.handle_heard(via, now)
+    /// Anything came from a peer on an interface. Returns whether it is a gateway that was dead until now, and whether nothing had
+    /// been heard on the interface for a while.
+    fn handle_heard(&self, via: Nid, peer: Nid, now: Time) -> (bool, bool) {
+        let gateway = self.gateways.lock().handle_heard(peer, now);
+        (gateway, self.forwards() && self.links.lock().watch.handle_heard(via, now))
+    }
+
+    /// The networks that this gateway leads to now.
+    fn led_to(&self, gateway: Nid) -> Vec<Network> {
+        let (routes, gateways) = (self.routes.read(), self.gateways.lock());
+        let by = routes.all().iter().filter(|route| route.gateway == gateway).map(|route| route.network);
+        by.filter(|network| gateways.trouble(gateway, *network).is_none()).collect()
     }
 
     /// A message is given to a peer on an interface.
@@ -366,6 +411,9 @@ impl LnetNode {
                     for interface in self.interfaces() {
                         router.set_peer_credits(interface.nid.network, interface.peer_credits(), now);
                     }
+                    for (network, credits) in routing.buffer_credits.lock().iter() {
+                        router.set_peer_buffer_credits(*network, *credits, now);
+                    }
                     Vec::new()
                 }
             }
@@ -430,6 +478,7 @@ impl LnetNode {
         if let Some(routing) = self.routing() {
             let (interval, rules) = (settings.alive_router_check_interval, settings.gateways);
             routing.gateways.lock().set_rules(interval, rules, self.rt.now());
+            routing.links.lock().watch.set_rules(link_interval(interval), rules, self.rt.now());
             routing.wake();
         }
     }
@@ -470,6 +519,9 @@ impl LnetNode {
             .as_mut()
             .map(|router| router.set_peer_buffer_credits(network, credits, self.rt.now()));
         let is_router = goes.is_some();
+        if is_router {
+            routing.buffer_credits.lock().insert(network, credits);
+        }
         self.send_on(goes.into_iter().flatten());
         is_router
     }
@@ -559,8 +611,7 @@ impl LnetNode {
         let path = self.distant_path(to, is_answer, None)?;
         if let Some(routing) = self.routing() {
             let distant = &mut *routing.distant.lock();
-            let known = distant.entry_of(to, self.options.peers_max);
-            (known.sent, known.sent_by) = (self.rt.now(), path.1);
+            distant.entry_of(to, self.options.peers_max).handle_sent(path.1, self.rt.now());
         }
         Ok(path)
     }
@@ -568,8 +619,8 @@ impl LnetNode {
     pub(crate) fn doubt(&self, to: Nid) {
         let Some(routing) = self.routing() else { return };
         if let Some(known) = routing.distant.lock().0.get_mut(&to) {
-            tracing::debug!("{}: {to} has not answered by gateway {}", self.rt.name(), known.sent_by);
-            known.avoid = Some((known.sent_by, self.rt.now() + AVOIDED));
+            known.avoid = known.silent_way().map(|gateway| (gateway, self.rt.now() + AVOIDED));
+            tracing::debug!("{}: {to} has not answered; avoided is {:?}", self.rt.name(), known.avoid);
         }
     }
 
@@ -616,7 +667,8 @@ impl LnetNode {
         if !routing.routes.read().leads(source.network, gateway) {
             bump(&self.counters.asymmetric_count);
         }
-        routing.distant.lock().entry_of(source, self.options.peers_max).gateway = gateway;
+        let distant = &mut *routing.distant.lock();
+        distant.entry_of(source, self.options.peers_max).handle_came(gateway, self.rt.now());
     }
 
     /// A message for somebody else arrived from `peer`: passes it on, or answers that it cannot be.
@@ -719,7 +771,7 @@ impl LnetNode {
             routing.gateways.lock().handle_unreachable(peer, nid.network, self.rt.now());
             routing.wake();
         }
-        self.handle_lost(nid, Loss::Peer);
+        self.handle_lost(&BTreeSet::from([nid]), Loss::Peer);
         // A router that could not deliver the news of a loss either has told those who are concerned.
         if (header.portal, header.match_bits) != (Portal::RESERVED, LOSS_MATCH_BITS) {
             self.tell_of_loss(nid);
@@ -733,12 +785,12 @@ impl LnetNode {
     fn handle_loss(self: &Arc<Self>, routing: &Routing, is_meant: impl Fn(Network) -> bool) {
         let noticed_within = self.settings.read().gateways.router_ping_timeout + SUSPECT_AFTER + NEWS;
         let now = self.rt.now();
-        for (nid, sent) in routing.distant(is_meant) {
-            self.handle_lost(nid, Loss::OnTheWay);
-            if now.since(sent) <= noticed_within {
-                self.tell_of_loss(nid);
-            }
+        let distant = routing.distant(is_meant);
+        if !distant.is_empty() {
+            self.handle_lost(&distant.keys().copied().collect(), Loss::OnTheWay);
         }
+        let concerned = distant.into_iter().filter(|(_, sent)| now.since(*sent) <= noticed_within);
+        concerned.for_each(|(nid, _)| self.tell_of_loss(nid));
     }
 
     /// Tells a distant node that messages to it may have been lost.
@@ -752,7 +804,7 @@ impl LnetNode {
         let is_distant = distant != peer && self.routing().is_some();
         if is_distant {
             tracing::debug!("{}: messages of {distant} may have been lost", self.rt.name());
-            self.handle_lost(distant, Loss::OnTheWay);
+            self.handle_lost(&BTreeSet::from([distant]), Loss::OnTheWay);
         }
         is_distant
     }
@@ -842,19 +894,16 @@ impl LnetNode {
         let Some(routing) = self.routing().filter(|routing| routing.is_gateway(gateway)) else { return };
         let networks = info.nids.iter().map(|(nid, up)| (nid.network, *up)).collect();
         let told = Told { routing: info.routing, networks, ways: info.ways.clone() };
-        let routes = routing.routes.read();
-        let trouble = |gateways: &Gateways| {
-            let by = routes.all().iter().filter(|r| r.gateway == gateway);
-            by.filter(|r| gateways.trouble(gateway, r.network).is_some()).count()
+        let before = routing.led_to(gateway);
+        let lost = routing.gateways.lock().handle_told(gateway, told, self.rt.now());
+        let mut now = routing.led_to(gateway);
+        let got_worse = before.iter().any(|network| !now.contains(network));
+        now.retain(|network| !before.contains(network));
+        self.tell_reached(now);
+        let lost: Vec<_> = {
+            let routes = routing.routes.read();
+            lost.into_iter().filter(|(network, _)| routes.leads(*network, gateway)).collect()
         };
-        let (got_worse, lost) = {
-            let mut gateways = routing.gateways.lock();
-            let before = trouble(&gateways);
-            let lost = gateways.handle_told(gateway, told, self.rt.now());
-            (trouble(&gateways) > before, lost)
-        };
-        let lost: Vec<_> = lost.into_iter().filter(|(network, _)| routes.leads(*network, gateway)).collect();
-        drop(routes);
         // A router that has just come back names losses of before; whoever knows them has acted on them.
         let lost: Vec<_> = lost.into_iter().filter(|(network, loss)| routing.note_loss(*network, *loss)).collect();
         if got_worse && info.routing {
@@ -933,9 +982,21 @@ impl LnetNode {
 
     /// Anything came from a peer on an interface.
     pub(crate) fn handle_heard(self: &Arc<Self>, via: Nid, peer: Nid) {
-        if self.routing().is_some_and(|routing| routing.handle_heard(via, peer, self.rt.now())) {
+        let Some(routing) = self.routing() else { return };
+        let (is_gateway_back, is_link_back) = routing.handle_heard(via, peer, self.rt.now());
+        if is_gateway_back {
+            self.tell_reached(routing.led_to(peer));
+        }
+        if is_link_back {
             tracing::info!("{}: something is heard on {via} again", self.rt.name());
             self.tell_neighbours();
+        }
+    }
+
+    fn tell_reached(&self, networks: Vec<Network>) {
+        if !networks.is_empty() {
+            let hooks = self.reached_hooks.read().clone();
+            networks.into_iter().for_each(|network| hooks.iter().for_each(|hook| hook(network)));
         }
     }
 

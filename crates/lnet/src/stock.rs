@@ -86,6 +86,17 @@ impl Stock {
         self.taken < self.max && (self.shared > 0 || self.reserves[lane] > 0)
     }
 
+    /// How many are free for messages of this lane.
+    pub(crate) fn left_for(&self, lane: usize) -> i64 {
+        self.shared.max(0) + self.reserves[lane].max(0)
+    }
+
+    /// How many messages of one lane may take at most.
+    pub(crate) fn most_for_one(&self) -> i64 {
+        let (shared, reserve) = Stock::parts(self.max, self.lanes);
+        shared + reserve
+    }
+
     /// Takes one, of the shared ones if there are any, so that reserves are for the time of need.
     pub(crate) fn take(&mut self, lane: usize) -> Option<Taken> {
         if !self.can_take(lane) {

@@ -34,7 +34,7 @@ fn echo(lnet: &Lnet) {
 fn lost_peers(lnet: &Lnet) -> Arc<Mutex<Vec<Nid>>> {
     let lost = Arc::new(Mutex::new(Vec::new()));
     let seen = lost.clone();
-    lnet.register_loss(Arc::new(move |nid, _| seen.lock().push(nid)));
+    lnet.register_loss(Arc::new(move |nids, _| seen.lock().extend(nids)));
     lost
 }
 

@@ -6,7 +6,7 @@
 //! and `mgs/uuid`.
 
 use crate::draft::Draft;
-use crate::error::{ConfigError, HOST_MAX, NIDS_MAX};
+use crate::error::{ConfigError, FILE_SYSTEMS_MAX, HOST_MAX, NIDS_MAX};
 use bytes::Bytes;
 use nacre_base::param::Params;
 use nacre_base::{Fid, Nid, TargetKind, TargetName, Uuid};
@@ -40,6 +40,9 @@ pub(crate) fn version(draft: &Draft, fsname: &str) -> Result<u64, ConfigError> {
 
 fn bump_version(draft: &mut Draft, fsname: &str) -> Result<(), ConfigError> {
     let next = version(draft, fsname)? + 1;
+    if next == 1 && file_systems(draft).len() >= FILE_SYSTEMS_MAX {
+        return Err(ConfigError::TooManyFileSystems(fsname.to_owned()));
+    }
     draft.put(&key(&["version", fsname]), &next.to_le_bytes());
     Ok(())
 }

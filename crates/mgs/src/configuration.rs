@@ -5,19 +5,25 @@ use crate::draft::Draft;
 use crate::error::ConfigError;
 use crate::state::State;
 use crate::store::{CHANGES_MAX, Changes, ConfigStore, Outcome, StoreError};
+use nacre_osd::OsdError;
+use nacre_rt::Rt;
 use nacre_wire::mgs::ConfigReply;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, oneshot, watch};
+
+/// In place of a revision: this MGS stops, and hears of no commits any more.
+const STOPPED: u64 = u64::MAX;
 
 /// The configuration of all file systems.
 pub(crate) struct Configuration {
+    rt: Rt,
     store: Arc<dyn ConfigStore>,
     state: Mutex<State>,
     /// Held by the change that is under way, so that changes of this MGS are never in each other's way.
-    turn: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
     /// Revision of `state`.
     revision: watch::Sender<u64>,
     /// Number of calls that wanted to know all that was committed before them.
@@ -36,11 +42,11 @@ struct Waiting {
 
 impl Configuration {
     /// An empty configuration, to be loaded from `store`.
-    pub(crate) fn new(store: Arc<dyn ConfigStore>) -> Configuration {
+    pub(crate) fn new(rt: &Rt, store: Arc<dyn ConfigStore>) -> Configuration {
         let waiting = Waiting { by_fsname: Mutex::default(), for_unknown: watch::channel(()).0 };
-        let (state, turn, revision) = (Mutex::default(), tokio::sync::Mutex::default(), watch::channel(0).0);
+        let (rt, state, turn, revision) = (rt.clone(), Mutex::default(), Arc::default(), watch::channel(0).0);
         let (refreshes, refreshed) = Default::default();
-        Configuration { store, state, turn, revision, refreshes, refreshed, waiting }
+        Configuration { rt, store, state, turn, revision, refreshes, refreshed, waiting }
     }
 
     /// The store.
@@ -80,10 +86,10 @@ impl Configuration {
     /// Makes a change by the rule `make`, which runs once more if another MGS has changed something meanwhile. When this
     /// returns, the change is durable, and all requests that wait for it have been woken.
     pub(crate) async fn change<T>(
-        &self,
+        self: &Arc<Self>,
         make: impl Fn(&mut Draft) -> Result<T, ConfigError>,
     ) -> Result<T, ConfigError> {
-        let _turn = self.turn.lock().await;
+        let mut turn = self.turn.clone().lock_owned().await;
         loop {
             let (base, made, (changes, urgent)) = {
                 let state = self.state.lock();
@@ -101,14 +107,45 @@ impl Configuration {
             if changes.len() > CHANGES_MAX {
                 return Err(ConfigError::TooMany(changes.len()));
             }
-            match self.store.commit(base, &changes, urgent).await? {
-                Outcome::Made(revision) => {
-                    self.handle_commit(revision, &changes);
-                    return made;
-                }
-                Outcome::Conflict => self.refresh().await?,
+            let outcome;
+            (turn, outcome) = self.commit(turn, base, changes, urgent).await?;
+            if let Outcome::Made(_) = outcome {
+                return made;
+            }
+            self.refresh().await?;
+            if self.state.lock().revision() == base {
+                let what = "its last commit is another one than it has told of";
+                return Err(StoreError::Refused(what.to_owned()).into());
             }
         }
+    }
+
+    /// Commits changes, in a task of its own: whoever asked for them may give up meanwhile, and this MGS must know all the same
+    /// what it has changed. Until that is known it is nobody else's turn.
+    async fn commit(
+        self: &Arc<Self>,
+        turn: OwnedMutexGuard<()>,
+        base: u64,
+        changes: Changes,
+        urgent: bool,
+    ) -> Result<(OwnedMutexGuard<()>, Outcome), StoreError> {
+        let (tell, told) = oneshot::channel();
+        let this = self.clone();
+        drop(self.rt.spawn(async move {
+            let outcome = this.store.commit(base, &changes, urgent).await;
+            if let Ok(Outcome::Made(revision)) = &outcome {
+                this.handle_commit(*revision, &changes);
+            }
+            let _ = tell.send((turn, outcome));
+        }));
+        let (turn, outcome) = told.await.map_err(|_| StoreError::Osd(OsdError::Closed))?;
+        Ok((turn, outcome?))
+    }
+
+    /// No commits are heard of any more: whoever waits for one is told.
+    pub(crate) fn stop(&self) {
+        self.revision.send_replace(STOPPED);
+        self.wake_all();
     }
 
     /// Waits until this MGS knows all that was committed before the call. Calls that come while the store is being asked share
@@ -123,7 +160,10 @@ impl Configuration {
         let head = self.store.head().await?;
         let mut revision = self.revision.subscribe();
         // The sender is part of this, so it is there.
-        let _ = revision.wait_for(|revision| *revision >= head).await;
+        let heard = revision.wait_for(|revision| *revision >= head).await.map(|revision| *revision);
+        if heard.is_ok_and(|revision| revision == STOPPED) {
+            return Err(StoreError::Away("this MGS stops".to_owned()));
+        }
         *refreshed = calls;
         Ok(())
     }
@@ -166,7 +206,7 @@ mod tests {
     fn two(rt: &Rt) -> [(Arc<Configuration>, Arc<MemoryConnection>); 2] {
         let store = MemoryStore::new(rt, Duration::from_millis(5));
         [store.connect(), store.connect()].map(|connection| {
-            let configuration = Arc::new(Configuration::new(connection.clone()));
+            let configuration = Arc::new(Configuration::new(rt, connection.clone()));
             let (following, connected) = (configuration.clone(), connection.clone());
             drop(rt.spawn(async move {
                 let mut seen = 0;
@@ -223,7 +263,7 @@ mod tests {
         simulated(|rt| async move {
             let store = MemoryStore::new(&rt, Duration::from_millis(20)).connect();
             let store = Arc::new(Counting { store, asked: AtomicU64::new(0) });
-            let configuration = Arc::new(Configuration::new(store.clone()));
+            let configuration = Arc::new(Configuration::new(&rt, store.clone()));
             let refresh = |_| {
                 let configuration = configuration.clone();
                 rt.spawn(async move { configuration.refresh().await.unwrap() })
@@ -269,6 +309,42 @@ mod tests {
             let mut given = given.lock().clone();
             given.sort_unstable();
             assert_eq!(given, (1..=40).collect::<Vec<u64>>());
+        });
+    }
+
+    /// The change was made, and the MGS did not know: nobody could change or read anything any more.
+    #[test]
+    fn a_change_that_was_given_up_is_known_all_the_same() {
+        simulated(|rt| async move {
+            let store = MemoryStore::new(&rt, Duration::from_secs(3)).connect();
+            // Nobody follows the news of this store, as those of an MGT.
+            let mgs = Arc::new(Configuration::new(&rt, store));
+            let put = |draft: &mut Draft| {
+                draft.put(b"a", &[1]);
+                Ok(())
+            };
+            assert!(rt.timeout(Duration::from_secs(1), mgs.change(put)).await.is_err(), "given up");
+            let again = |draft: &mut Draft| {
+                assert!(draft.get(b"a").is_some(), "it was made");
+                draft.put(b"b", &[1]);
+                Ok(())
+            };
+            rt.timeout(Duration::from_secs(60), mgs.change(again)).await.unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn whoever_waits_for_news_of_a_store_is_told_that_there_will_be_none() {
+        simulated(|rt| async move {
+            let store = MemoryStore::new(&rt, Duration::from_millis(5));
+            let (mgs, other) = (Arc::new(Configuration::new(&rt, store.connect())), store.connect());
+            other.commit(0, &Changes::from([(b"a".to_vec(), Some(vec![1]))]), false).await.unwrap();
+            let waiting = mgs.clone();
+            let task = rt.spawn(async move { assert!(matches!(waiting.refresh().await, Err(StoreError::Away(_)))) });
+            rt.sleep(Duration::from_secs(1)).await;
+            assert!(!task.is_finished());
+            mgs.stop();
+            task.await;
         });
     }
 

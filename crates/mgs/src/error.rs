@@ -6,6 +6,9 @@ use nacre_base::{Nid, Uuid};
 
 /// Most NIDs of a target, those of its service nodes included.
 pub(crate) const NIDS_MAX: usize = 16;
+/// Most file systems of an MGS. A setting for all of them changes the version of each in one commit.
+pub(crate) const FILE_SYSTEMS_MAX: usize = 64;
+const _: () = assert!(FILE_SYSTEMS_MAX < CHANGES_MAX);
 /// Longest host name of a target, in bytes; the longest that Linux has.
 pub(crate) const HOST_MAX: usize = 64;
 
@@ -97,6 +100,9 @@ pub enum ConfigError {
     /// A setting that cannot be kept.
     #[error(transparent)]
     Undeclared(#[from] Undeclared),
+    /// One more file system would be too many.
+    #[error("{0} would be a file system more than the {FILE_SYSTEMS_MAX} that an MGS may have")]
+    TooManyFileSystems(String),
     /// The change is too large for one commit.
     #[error("the change is one of {0} records, and a commit may have {CHANGES_MAX}")]
     TooMany(usize),

@@ -22,6 +22,8 @@ pub(crate) struct Leases {
     /// Clients that a server has evicted and that are not connected, with the time of the report: when they come, they must hear
     /// of it.
     unaware: BTreeMap<Uuid, Time>,
+    /// When those that were reported too long ago were last removed.
+    swept: Time,
     /// Clients whose leases ended, oldest first.
     ended: VecDeque<Uuid>,
     /// Number of all leases that ended.
@@ -32,7 +34,7 @@ impl Leases {
     /// The leases of the start `epoch`, which began at `now`.
     pub(crate) fn new(epoch: u64, now: Time) -> Leases {
         let (holders, unaware, ended) = Default::default();
-        Leases { epoch, began: now, holders, unaware, ended, ended_upto: 0 }
+        Leases { epoch, began: now, holders, unaware, swept: now, ended, ended_upto: 0 }
     }
 
     /// The client has connected over this export.
@@ -43,8 +45,9 @@ impl Leases {
     /// The client asks for news. Returns whether its lease must end now, because it does not know yet that a server has
     /// evicted it.
     #[must_use]
-    pub(crate) fn handle_asking(&mut self, client: Uuid) -> bool {
-        self.unaware.remove(&client).is_some()
+    pub(crate) fn handle_asking(&mut self, client: Uuid, now: Time) -> bool {
+        // A client that comes later than that has pinged its servers meanwhile, because it could not renew its lease.
+        self.unaware.remove(&client).is_some_and(|reported| now.since(reported) < LEASE)
     }
 
     /// A server has evicted this client. Returns whether the client has a lease, which must end. If it has none, perhaps because
@@ -53,13 +56,21 @@ impl Leases {
     pub(crate) fn handle_evicted(&mut self, client: Uuid, now: Time) -> bool {
         let is_held = self.is_held(client);
         if !is_held {
-            // A client that comes later than that has pinged its servers meanwhile, because it could not renew its lease.
-            self.unaware.retain(|_, at| now.since(*at) < LEASE);
-            if self.unaware.len() < ENDED_MAX {
-                self.unaware.insert(client, now);
-            }
+            self.note_unaware(client, now);
         }
         is_held
+    }
+
+    /// The client must hear that a server has evicted it, when it comes.
+    pub(crate) fn note_unaware(&mut self, client: Uuid, now: Time) {
+        // Not at each report, because servers report thousands at once.
+        if now.since(self.swept) >= LEASE / 8 {
+            self.unaware.retain(|_, reported| now.since(*reported) < LEASE);
+            self.swept = now;
+        }
+        if self.unaware.len() < ENDED_MAX {
+            self.unaware.insert(client, now);
+        }
     }
 
     /// The export is gone. Returns whether the client's lease ends with it.
@@ -162,10 +173,10 @@ mod tests {
         let mut leases = three();
         assert!(leases.handle_evicted(CLIENT(1), LATE), "it is there");
         assert!(!leases.handle_evicted(CLIENT(4), LATE) && !leases.handle_evicted(CLIENT(5), LATE));
-        assert!(leases.handle_asking(CLIENT(4)));
-        assert!(!leases.handle_asking(CLIENT(4)), "once");
+        assert!(leases.handle_asking(CLIENT(4), LATE));
+        assert!(!leases.handle_asking(CLIENT(4), LATE), "once");
         assert!(!leases.handle_evicted(CLIENT(6), LATE + LEASE));
-        assert!(!leases.handle_asking(CLIENT(5)), "it has pinged its servers meanwhile");
+        assert!(!leases.handle_asking(CLIENT(5), LATE + LEASE), "it has pinged its servers meanwhile");
     }
 
     /// Clients that have not come back to a new MGS are not dead.

@@ -80,7 +80,7 @@ impl Mgs {
     /// Serves the MGT on `osd`, which has the configuration.
     pub async fn start(node: &RpcNode, osd: Arc<dyn Osd>, config: TargetConfig) -> Result<Arc<Mgs>, TargetError> {
         let target = Target::open(node, osd, config).await?;
-        let configuration = Configuration::new(Arc::new(MgtStore::new(target.clone())));
+        let configuration = Configuration::new(target.rt(), Arc::new(MgtStore::new(target.clone())));
         let contents = configuration.store().load().await.map_err(not_started)?;
         Mgs::serve(target, configuration, contents).await
     }
@@ -126,7 +126,7 @@ impl Mgs {
     /// Ends the service, commits and closes the storage.
     pub async fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.configuration.wake_all();
+        self.configuration.stop();
         self.ended.send_modify(|n| *n += 1);
         self.look_again.notify_one();
         self.lost.send_replace(true);
@@ -151,7 +151,10 @@ impl Mgs {
     /// Ends the lease of a client that a server has evicted. The client's request for news, which waits here, fails at once,
     /// and the client then pings its servers.
     fn end_lease(&self, client: Uuid) {
-        let Some(export) = self.served.lock().as_ref().and_then(|served| served.export_of(client)) else { return };
+        let Some(export) = self.served.lock().as_ref().and_then(|served| served.export_of(client)) else {
+            // It is just connecting: its first question will find it so.
+            return self.leases.lock().note_unaware(client, self.target.rt().now());
+        };
         let node = self.target.node().clone();
         drop(self.target.rt().spawn(async move { node.evict(&export).await }));
     }
@@ -285,6 +288,7 @@ fn file_systems_of(targets: &[String]) -> Vec<String> {
 fn not_started(error: StoreError) -> TargetError {
     match error {
         StoreError::Osd(error) => TargetError::Osd(error),
+        StoreError::Away(_) => TargetError::StoreAway(error.to_string()),
         error => TargetError::Store(error.to_string()),
     }
 }
@@ -311,6 +315,7 @@ fn logged(error: ConfigError) -> Errno {
         | ConfigError::NoTarget(_)
         | ConfigError::TooLong { .. }
         | ConfigError::TooMany(_)
+        | ConfigError::TooManyFileSystems(_)
         | ConfigError::TooLarge { .. } => Errno::EINVAL,
         ConfigError::OtherStorage { .. }
         | ConfigError::OtherNode { .. }
@@ -379,7 +384,7 @@ impl Service for Mgs {
 /// to wait longer.
 async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
     let asked: ConfigRead = request.decode()?;
-    if mgs.leases.lock().handle_asking(request.export.client) {
+    if mgs.leases.lock().handle_asking(request.export.client, mgs.target.rt().now()) {
         mgs.end_lease(request.export.client);
     }
     let wait = Duration::from_millis(asked.wait_ms.into()).min(WATCH_MAX);
@@ -445,7 +450,9 @@ async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
     }
     let evicted = &query.evicted[..query.evicted.len().min(LeaseQuery::ASKED_MAX)];
     mgs.handle_evicted(evicted.iter().copied(), rt.now());
-    mgs.unless_abandoned(&request, || async { Ok(mgs.tell_evicted(evicted).await?) }).await.map_err(logged)?;
+    // One number however often the store must be asked, so that it is one notice.
+    let number = mgs.notices.fetch_add(1, Ordering::Relaxed);
+    mgs.unless_abandoned(&request, || async { Ok(mgs.tell_evicted(number, evicted).await?) }).await.map_err(logged)?;
     let wait = Duration::from_millis(query.wait_ms.into()).min(WATCH_MAX);
     mgs.handle_heartbeat(request.identity.nid, &query, wait)?;
     let mut ended = mgs.ended.subscribe();

@@ -70,7 +70,7 @@ impl Mgs {
         let target = nacre_tgt::Target::open(node, osd, TargetConfig { uuid, ..config }).await?;
         assert_eq!(target.instance(), instance, "the instance is that of the store");
         let (seen, notices) = (contents.seen, std::mem::take(&mut contents.notices));
-        let mgs = Mgs::serve(target, Configuration::new(store.clone()), contents).await?;
+        let mgs = Mgs::serve(target, Configuration::new(rt, store.clone()), contents).await?;
         mgs.handle_notices(notices, rt.now());
         drop(rt.spawn(follow(Arc::downgrade(&mgs), rt.clone(), store, seen)));
         Ok(mgs)
@@ -82,12 +82,12 @@ impl Mgs {
         let _ = lost.wait_for(|lost| *lost).await;
     }
 
-    /// Tells the other MGSs which clients a server has evicted, because they may hold their leases there.
-    pub(crate) async fn tell_evicted(&self, clients: &[Uuid]) -> Result<(), StoreError> {
+    /// Tells the other MGSs which clients a server has evicted, because they may hold their leases there. `number` names the
+    /// report among those of this start.
+    pub(crate) async fn tell_evicted(&self, number: u64, clients: &[Uuid]) -> Result<(), StoreError> {
         if clients.is_empty() {
             return Ok(());
         }
-        let number = self.notices.fetch_add(1, Ordering::Relaxed);
         let name = format!("{EVICTED}{}.{number}", self.target.instance());
         let notice: Vec<u8> = clients.iter().flat_map(|client| client.0).collect();
         self.configuration.store().publish(&name, Some(&notice), LEASE).await

@@ -50,7 +50,8 @@ pub enum Outcome {
     Conflict,
 }
 
-/// Reason why a store did not do what it was asked for. Nothing was changed.
+/// Reason why a store did not do what it was asked for. A commit has then changed nothing, unless it was the MGS's own storage
+/// that failed; a notice may have been published.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The MGS's own storage failed.

@@ -175,12 +175,19 @@ impl Node {
             if !self.end(&spec.name.to_string()).await {
                 return;
             }
+            let mut last = String::new();
             served = loop {
                 self.rt().sleep(STORE_PAUSE).await;
                 match self.serve_on(Storage::Shared(store.clone()), &spec).await {
                     Ok(served) => break served,
                     Err(ServeError::Role(_)) => return,
-                    Err(error) => tracing::debug!(%error, "the MGS does not serve yet"),
+                    Err(error) => {
+                        let error = error.to_string();
+                        if error != last {
+                            tracing::warn!("{error}. This MGS tries again until it can serve");
+                            last = error;
+                        }
+                    }
                 }
             };
             tracing::info!("the configuration's store answers again: this MGS serves");

@@ -20,12 +20,13 @@ use crate::stats::{OpStats, OpSums};
 use crate::window::Credits;
 use bytes::Bytes;
 use nacre_base::tally::Sums;
-use nacre_base::{Errno, Nid, Payload, TargetKind, Time, Uuid};
+use nacre_base::{Errno, Network, Nid, Payload, TargetKind, Time, Uuid};
 use nacre_lnet::{Loss, MAX_PAYLOAD, MdGuard, Purpose, SinkGuard};
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::header::{HEADER_BYTES, flags};
 use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
@@ -553,6 +554,14 @@ impl ImportShared {
         self.node.deadlines.arm(&self.armed, self.id, at);
     }
 
+    /// A network can be reached again: a connect to a target there need not wait any longer.
+    pub(crate) fn handle_reached(&self, network: Network) {
+        let waits = self.state.lock().machine.nids().iter().any(|nid| nid.network == network);
+        if let Some(nudge) = self.nudge.get().filter(|_| waits) {
+            nudge.notify_waiters();
+        }
+    }
+
     /// If the connection with this number is in use, it is lost: connect again.
     pub(crate) fn handle_lost(self: &Arc<Self>, connection: u32, why: &str) {
         let mut s = self.state.lock();
@@ -566,10 +575,10 @@ impl ImportShared {
         }
     }
 
-    /// The network may have lost messages to and from a peer.
-    pub(crate) fn handle_loss(self: &Arc<Self>, peer: Nid, loss: Loss) {
+    /// The network may have lost messages to and from these nodes.
+    pub(crate) fn handle_loss(self: &Arc<Self>, nids: &BTreeSet<Nid>, loss: Loss) {
         let mut s = self.state.lock();
-        if s.machine.current_nid() != Some(peer) {
+        if !s.machine.current_nid().is_some_and(|nid| nids.contains(&nid)) {
             return;
         }
         let connection = s.machine.recovery_connection().map(|c| c.connection);

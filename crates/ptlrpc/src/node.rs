@@ -261,9 +261,15 @@ impl NodeShared {
         };
         self.core.lnet.attach(REPLY_PORTAL, Arc::new(replies));
         let node = Arc::downgrade(self);
-        self.core.lnet.register_loss(Arc::new(move |peer, loss| {
+        self.core.lnet.register_loss(Arc::new(move |nids, loss| {
             if let Some(node) = node.upgrade() {
-                node.imports().iter().for_each(|import| import.handle_loss(peer, loss));
+                node.imports().iter().for_each(|import| import.handle_loss(nids, loss));
+            }
+        }));
+        let node = Arc::downgrade(self);
+        self.core.lnet.register_reached(Arc::new(move |network| {
+            if let Some(node) = node.upgrade() {
+                node.imports().iter().for_each(|import| import.handle_reached(network));
             }
         }));
         let node = Arc::downgrade(self);

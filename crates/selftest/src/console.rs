@@ -4,6 +4,7 @@ use crate::agent::Agent;
 use crate::ask::AskError;
 use crate::plan::{Distribution, TestPlan};
 use bytes::Bytes;
+use futures_util::future::join_all;
 use nacre_base::{Nid, Time};
 use nacre_wire::encode;
 use nacre_wire::selftest::{SelftestBegin, SelftestBulk, SelftestCheck, SelftestCounts, SelftestOp, SelftestTest};
@@ -338,10 +339,9 @@ async fn keep_alive(console: Weak<Console>, agent: Arc<Agent>) {
             console.end(slot.take().iter()).await;
             continue;
         }
-        for node in session.nodes() {
-            // A node that does not answer shows in the counts.
-            let _ = console.tell(node, session.id, SelftestOp::Stat, Bytes::new()).await;
-        }
+        // All at once, because one that does not answer must not keep the others from hearing. It shows in the counts.
+        let tell = |node| console.tell(node, session.id, SelftestOp::Stat, Bytes::new());
+        join_all(session.nodes().into_iter().map(tell)).await;
     }
 }
 

@@ -23,6 +23,9 @@ pub enum TargetError {
     /// The management server did not register the target, for this reason.
     #[error("not registered by the MGS: {0}")]
     Register(String),
+    /// A store that the target shares with others does not answer now.
+    #[error("{0}")]
+    StoreAway(String),
     /// A store that the target shares with others cannot be used.
     #[error("{0}")]
     Store(String),

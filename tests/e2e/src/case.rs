@@ -47,8 +47,19 @@ pub(crate) struct Case {
     pub(crate) announced: &'static [&'static str],
     /// Whether it needs the product, so that a plain directory can't stand in for it.
     pub(crate) needs_cluster: bool,
-    /// Whether other cases may run beside it (`--jobs`).
-    pub(crate) shares: bool,
+    /// The cases that may run beside it.
+    pub(crate) beside: Beside,
+}
+
+/// The cases that may run beside a case.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Beside {
+    /// None.
+    Nothing,
+    /// Others that have a file system of their own, too, and mostly wait.
+    OwnFileSystems,
+    /// Others on the run's file system (`--jobs`).
+    SameFileSystem,
 }
 
 impl Case {
@@ -64,7 +75,7 @@ impl Case {
             limits: (60, 300),
             announced: &[],
             needs_cluster: false,
-            shares: false,
+            beside: Beside::Nothing,
         }
     }
 
@@ -82,7 +93,14 @@ impl Case {
 
     /// Others may run beside it: it looks at nothing but its own directory, and kills no process.
     pub(crate) const fn shares(mut self, shares: bool) -> Case {
-        self.shares = shares;
+        self.beside = if shares { Beside::SameFileSystem } else { Beside::Nothing };
+        self
+    }
+
+    /// Others of its kind may run beside it: it has a file system of its own, mostly waits, and does not judge by fractions of
+    /// a second.
+    pub(crate) const fn apart(mut self) -> Case {
+        self.beside = Beside::OwnFileSystems;
         self
     }
 

@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How to build a [`Cluster`].
@@ -512,9 +513,14 @@ fn mounts() -> Vec<PathBuf> {
 /// Ports that nobody listens at, below the range that the kernel hands out to outgoing connections, so that a killed
 /// server finds its port free again.
 pub(crate) fn free_ports(count: usize) -> Outcome<Vec<u16>> {
-    let start = 20_000 + (std::process::id() % 100) as u16 * 100;
+    const PORTS: Range<u16> = 20_000..32_000;
+    /// Where the search goes on, so that cases that run at once are not given the same.
+    static NEXT: Mutex<Option<u16>> = Mutex::new(None);
+    let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = next.unwrap_or(PORTS.start + (std::process::id() % 100) as u16 * 100);
     let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    let ports: Vec<u16> = (start..32_000).filter(free).take(count).collect();
-    ensure!(ports.len() == count, "no {count} free ports from {start} on");
+    let ports: Vec<u16> = (start..PORTS.end).chain(PORTS.start..start).filter(free).take(count).collect();
+    ensure!(ports.len() == count, "{count} free ports of {PORTS:?}");
+    *next = ports.last().map(|last| last + 1).or(*next);
     Ok(ports)
 }

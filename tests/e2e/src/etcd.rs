@@ -166,7 +166,7 @@ fn post(port: u16, path: &str, question: &Value, token: Option<&str>) -> Outcome
     serde_json::from_str(body).context(format!("etcd: {path}: {body}"))
 }
 
-/// Base64, for names of a multiple of three or any other length.
+/// Base64 of a text.
 fn base64(text: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let encode = |three: &[u8]| {

@@ -2,7 +2,7 @@
 //! and leaves nothing behind, however it ends.
 
 use crate::Options;
-use crate::case::{Case, Env, Layout, Profile};
+use crate::case::{Beside, Case, Env, Layout, Profile};
 use crate::cases;
 use crate::cluster::{Cluster, Plan, unmount_below};
 use crate::failure::{Context, Failure, Outcome, bail};
@@ -18,6 +18,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
+
+/// Cases with file systems of their own run so many at once. They mostly wait, so that two CPUs are enough for them.
+const APART_AT_ONCE: usize = 4;
 
 /// How a case ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -217,24 +220,30 @@ impl<'a> Session<'a> {
         if self.options.jobs > 1 {
             // Others meet in each round. Those that must be alone are the last, so that nobody waits for them.
             Prng::new(self.options.seed.wrapping_add(self.round)).shuffle(&mut queue);
-            queue.sort_by_key(|(case, _)| case.shares);
+            queue.sort_by_key(|(case, _)| case.beside);
         }
         while !queue.is_empty() && !sys::interrupted() {
             self.run_together(&mut queue, width);
         }
     }
 
-    /// The next case of the queue; if it shares, those behind it that do, too, as many at once as the options say, and if one
-    /// fails no more: it needs a file system that works.
+    /// The next case of the queue, and those behind it that may run beside it, some at once. If one fails no more are started:
+    /// those that share need a file system that works.
     fn run_together(&mut self, queue: &mut Vec<&(Case, Layout)>, width: usize) {
         let (tell, told) = channel();
         let (cpu, mut started, mut enough) = (self.cpu_time(), Vec::<Running<'_>>::new(), false);
+        let beside = queue.last().map_or(Beside::Nothing, |(case, _)| case.beside);
+        let most = match beside {
+            Beside::Nothing => 1,
+            Beside::OwnFileSystems => APART_AT_ONCE,
+            Beside::SameFileSystem => self.options.jobs,
+        };
         loop {
-            while !enough && started.iter().filter(|s| s.ended.is_none()).count() < self.options.jobs {
-                let may_join = |next: &mut &(Case, Layout)| next.0.shares && self.options.jobs > 1;
+            while !enough && started.iter().filter(|s| s.ended.is_none()).count() < most {
+                let may_join = |next: &mut &(Case, Layout)| next.0.beside == beside;
                 let next = if started.is_empty() { queue.pop() } else { queue.pop_if(may_join) };
                 let Some((case, layout)) = next else { break };
-                enough = !case.shares || self.options.jobs == 1;
+                enough = most == 1;
                 let name = title(case, *layout);
                 match self.environment(&name) {
                     Ok(env) => {

@@ -45,7 +45,8 @@ pub(super) fn of_host(host: &Host, only: Option<&str>, verbose: bool) -> Result<
     if let Some(only) = only.filter(|_| networks.is_empty()) {
         return Err(fail("lnetctl", format!("net show: no process of this host is on {only}"), 2));
     }
-    networks.sort_by_key(|(n, _)| (n != "lo", n.clone()));
+    // The others stay in the order of the node, which is known by the first.
+    networks.sort_by_key(|(n, _)| n != "lo");
     let list: Vec<_> = networks.into_iter().map(|(n, nis)| json!({"net type": n, "local NI(s)": nis})).collect();
     Ok(json!({ "net": list }))
 }

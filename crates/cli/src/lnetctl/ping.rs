@@ -13,8 +13,7 @@ use std::process::ExitCode;
 /// Lustre's tool waits so many milliseconds for an answer unless it is told otherwise.
 const TIMEOUT_MS: u64 = 10_000;
 
-/// Asks nodes for their NIDs. `discover` also says by which of them this host knows the node, which it learned when it
-/// connected.
+/// Asks nodes for their NIDs, as `discover` does, too.
 pub(super) fn ping(host: &Host, verb: &str, args: &[String]) -> ExitCode {
     let given = match Given::parse(args, &[('t', "timeout")], &[('f', "force")]) {
         Ok(given) => given,

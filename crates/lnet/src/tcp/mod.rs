@@ -43,6 +43,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -77,6 +78,8 @@ struct Shared {
     options: TcpOptions,
     checksums: Checksums,
     peers: Mutex<FxHashMap<Nid, Peer>>,
+    /// So many peers are known when those that cannot be reached are forgotten.
+    sweep_at: AtomicUsize,
     refusals: Mutex<Refusals>,
     acceptor: Mutex<Option<Task>>,
     half_open: Arc<Semaphore>,
@@ -135,6 +138,8 @@ const CONNECTIONS_PER_PEER_MAX: usize = 256;
 /// A newcomer's claim to a NID is judged so often while its holder is probed.
 const CLAIM_POLL: Duration = Duration::from_millis(20);
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// Peers that could not be reached are forgotten only when there are more than so many.
+const PEERS_KEPT: usize = 1024;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_COUNT: u32 = 5;
@@ -160,6 +165,7 @@ impl Tcp {
             options,
             checksums: Checksums { messages: node.options.checksums, bulk: node.options.bulk_checksums },
             peers: Mutex::default(),
+            sweep_at: AtomicUsize::new(PEERS_KEPT),
             refusals: Mutex::default(),
             acceptor: Mutex::default(),
         });
@@ -250,12 +256,13 @@ impl Lnd for Tcp {
                 task.abort();
                 task.await; // The port is free when this returns.
             }
+            // First, so that messages which go because others are given up find that there is no way any more.
+            self.0.rt.kill();
             let peers = std::mem::take(&mut *self.0.peers.lock());
             for (nid, mut peer) in peers {
                 peer.connections.iter().for_each(|c| c.close());
                 fail(nid, peer.waiting.drain(..));
             }
-            self.0.rt.kill();
         })
     }
 }
@@ -286,9 +293,12 @@ impl Peer {
         control && !self.dialing_bulk && self.bulk_backoff.may_dial(now)
     }
 
+    fn is_busy(&self) -> bool {
+        self.dialing || self.dialing_bulk || !self.waiting.is_empty() || !self.connections.is_empty()
+    }
+
     fn is_forgettable(&self) -> bool {
-        let busy = self.dialing || self.dialing_bulk || !self.waiting.is_empty() || !self.connections.is_empty();
-        !busy && self.backoff.is_idle()
+        !self.is_busy() && self.backoff.is_idle()
     }
 }
 
@@ -315,6 +325,7 @@ async fn dial_peer(shared: Arc<Shared>, to: Nid) {
     };
     fail(to, waiting.into_iter());
     if let Err(e) = result {
+        shared.forget_unreachable();
         tracing::info!("{}: cannot connect to {to}: {e}", shared.nid);
         if matches!(e, HelloError::TimedOut)
             && let Some(node) = shared.node.upgrade()
@@ -515,6 +526,17 @@ impl Shared {
             connection.send(out, want_bulk);
         }
         Ok(())
+    }
+
+    /// Forgets peers that could not be reached and may be dialed again, when there are many: whoever sends messages through a
+    /// router to nodes that are not there must not fill it.
+    fn forget_unreachable(&self) {
+        let mut peers = self.peers.lock();
+        if peers.len() >= self.sweep_at.load(Ordering::Relaxed) {
+            let now = self.rt.now();
+            peers.retain(|_, peer| peer.is_busy() || !peer.backoff.may_dial(now));
+            self.sweep_at.store((2 * peers.len()).max(PEERS_KEPT), Ordering::Relaxed);
+        }
     }
 
     /// A connection ended: closes the others of its peer too.

@@ -284,6 +284,26 @@ fn what_was_not_answered_by_one_gateway_goes_by_another() {
     });
 }
 
+/// Whoever pauses between two tries need not do so any longer.
+#[test]
+fn it_is_told_when_a_network_can_be_reached_again() {
+    routed(1, async |rt, f| {
+        let (client, _) = f.client(1);
+        let reached = Arc::new(Mutex::new(Vec::new()));
+        let seen = reached.clone();
+        client.register_reached(Arc::new(move |network| seen.lock().push(network)));
+        rt.sleep(ms(1000)).await;
+        f.near.partition([100], [1]);
+        client.post(f.far.nid(1), REQUEST, 0, Payload::new()).unwrap();
+        rt.sleep(ms(9000)).await;
+        assert!(!client.routes()[0].up && reached.lock().is_empty());
+        f.near.heal();
+        // A quarter of the time that it was dead, and what is left of a ping.
+        rt.sleep(ms(4000)).await;
+        assert_eq!((client.routes()[0].up, reached.lock().as_slice()), (true, &[network("sim2")][..]));
+    });
+}
+
 /// The answer to a ping was something that an answer is expected to: a router and its neighbours asked each other for ever,
 /// because of the answers alone.
 #[test]

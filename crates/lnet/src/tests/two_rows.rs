@@ -4,6 +4,7 @@ use super::*;
 use crate::{CreditsReturn, LnetOptions, Loss, Route, RouterOptions, SimNet, SimNetOptions};
 use nacre_base::{Faults, Network, Time};
 use nacre_rt::{Rt, Sim};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 const CLIENT: u32 = 1;
@@ -73,8 +74,8 @@ fn lose(fail: impl FnOnce(&[SimNet; 3]) + Send + 'static) {
         });
         let told = Arc::new(Mutex::new(Vec::new()));
         let (seen, clock) = (told.clone(), rt.clone());
-        let note = move |nid, loss| {
-            if (nid, loss) == (server_nid, Loss::OnTheWay) {
+        let note = move |nids: &BTreeSet<Nid>, loss| {
+            if nids.contains(&server_nid) && loss == Loss::OnTheWay {
                 seen.lock().push(clock.now());
             }
         };

@@ -46,7 +46,7 @@ impl ConfigStore for MgtStore {
     }
 
     async fn commit(&self, base: u64, changes: &Changes, urgent: bool) -> Result<Outcome, StoreError> {
-        let made = {
+        {
             let mut operation = self.target.begin().await.map_err(failed)?;
             if self.revision.load(Ordering::Acquire) != base {
                 return Ok(Outcome::Conflict);
@@ -61,11 +61,10 @@ impl ConfigStore for MgtStore {
                 }
             }
             operation.finish_local();
-            self.revision.fetch_add(1, Ordering::AcqRel) + 1
-        };
+        }
         // A change must outlive a crash before anybody hears of it.
         self.target.commit().await.map_err(failed)?;
-        Ok(Outcome::Made(made))
+        Ok(Outcome::Made(self.revision.fetch_add(1, Ordering::AcqRel) + 1))
     }
 
     async fn head(&self) -> Result<u64, StoreError> {

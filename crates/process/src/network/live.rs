@@ -52,6 +52,9 @@ pub(crate) async fn add_net(node: &Node, net: &Net, port: u16) -> Result<Value, 
     let config = NetworkConfig { nets: vec![net.clone()], ..NetworkConfig::default() };
     let invalid = |why| (Errno::EINVAL, why);
     net.tunables.check().map_err(invalid)?;
+    if net.tunables.peer_buffer_credits.is_some() && node.lnet().routing().is_none() {
+        return Err(invalid("peer_buffer_credits: this process is no router".to_owned()));
+    }
     let mut added = Vec::new();
     for listen in config.listens(&addresses::of_this_host(), port).map_err(invalid)? {
         if own_nid(node.lnet(), &listen).is_some() {

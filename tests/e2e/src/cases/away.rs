@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 pub(crate) fn all() -> Vec<Case> {
     let case = |name, run| Case::new(name, run).needs_cluster().limits(120, 120);
     vec![
-        case("away.stopped", |env| away(env, false)),
-        case("away.killed", |env| away(env, true)),
+        case("away.stopped", |env| away(env, false)).apart(),
+        case("away.killed", |env| away(env, true)).apart(),
         case("away.known", known),
     ]
 }

@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 pub(crate) fn all() -> Vec<Case> {
     let case = |name, run| Case::new(name, run).needs_cluster().limits(240, 400);
     vec![
-        case("failover.oss", |env| failover(env, "oss1")),
-        case("failover.mds", |env| failover(env, "mds")),
+        case("failover.oss", |env| failover(env, "oss1")).apart(),
+        case("failover.mds", |env| failover(env, "mds")).apart(),
         case("multi-mount", two_hosts),
-        case("imperative-recovery", imperative_recovery),
+        case("imperative-recovery", imperative_recovery).apart(),
     ]
 }
 

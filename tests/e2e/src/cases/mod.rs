@@ -27,9 +27,10 @@ pub(crate) mod tree;
 pub(crate) mod up;
 pub(crate) mod waits;
 
-use crate::case::Case;
+use crate::case::{Beside, Case};
 
-/// Every case, in the order in which they run: the quick and telling ones first.
+/// Every case, in the order in which they run: the quick and telling ones first, and those that may run beside each
+/// other last.
 pub(crate) fn all() -> Vec<Case> {
     let mut all = litmus::all();
     all.extend(cache::all());
@@ -44,18 +45,20 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(faults::all());
     all.extend(soak::all());
     all.extend(crash_points::all());
-    all.extend(failover::all());
     all.extend(config::all());
     all.extend(routers::all());
     all.extend(networks::all());
     all.extend(power_cut::all());
     all.extend(progressive::all());
     all.extend(space::all());
-    all.extend(up::all());
     all.extend(metrics::all());
     all.extend(doors::all());
+    all.extend(failover::all());
     all.extend(waits::all());
     all.extend(away::all());
+    all.extend(up::all());
     all.extend(fsck::all());
+    // Those that may run beside each other, last and together.
+    all.sort_by_key(|case| case.beside == Beside::OwnFileSystems);
     all
 }

@@ -89,7 +89,7 @@ const FRESH_MOUNT: usize = 9;
 
 /// Until the time is over, or a program ended by an error.
 fn kill_in_turn(env: &Env, writer: &mut Writer, has_failed: impl Fn() -> bool) -> Outcome {
-    let (cluster, begin, limit) = (cluster(env)?, Instant::now(), Duration::from_secs(env.pick(60, 900)));
+    let (cluster, begin, limit) = (cluster(env)?, Instant::now(), Duration::from_secs(env.pick(40, 900)));
     for victim in VICTIMS.iter().cycle() {
         let next = Instant::now() + INTERVAL;
         while Instant::now() < next {

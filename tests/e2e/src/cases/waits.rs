@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 pub(crate) fn all() -> Vec<Case> {
     let case = |name, run| Case::new(name, run).needs_cluster().limits(300, 400);
     vec![
-        case("sync", sync_is_kept),
-        case("signals.oss", |env| signals(env, "oss1")),
-        case("signals.mds", |env| signals(env, "mds")),
-        case("umount.servers-away", unmount_with_servers_away),
+        case("sync", sync_is_kept).apart(),
+        case("signals.oss", |env| signals(env, "oss1")).apart(),
+        case("signals.mds", |env| signals(env, "mds")).apart(),
+        case("umount.servers-away", unmount_with_servers_away).apart(),
     ]
 }
 
