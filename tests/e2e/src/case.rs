@@ -13,7 +13,7 @@ use std::time::Duration;
 /// How much to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Profile {
-    /// For every change: all cases in some eleven minutes.
+    /// For every change: all cases in some nine minutes.
     Short,
     /// For releases.
     Full,

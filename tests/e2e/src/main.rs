@@ -52,7 +52,7 @@ const USAGE: &str =
     "usage: nacre-e2e [--profile short|full] [--only NAME,...] [--rounds N] [--jobs N] [--on DIR] [--keep]
                  [--json] [--list] [--nacre FILE] [--seed N]
 
-  --profile  short (the default, about 11 minutes) or full
+  --profile  short (the default, about 9 minutes) or full
   --only     only cases of these names, or whose names begin so: litmus., fsx, kill.mds
   --rounds   run all of it so often, each time with the next seed; from the second time on only failures are printed
   --jobs     run up to so many litmus cases at once, in an order that changes with the round
