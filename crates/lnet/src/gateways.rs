@@ -279,12 +279,12 @@ impl Gateway {
         now - self.heard >= SUSPECT_AFTER
     }
 
-    /// Interval of pings while it answers: short while it cannot reach everything.
+    /// Interval of pings while it answers: short while it cannot reach everything, and never so short that it gets nothing else.
     fn period(&self, interval: Duration) -> Duration {
         let told = self.told.as_ref();
         let reaches_all = |t: &Told| t.networks.iter().all(|(_, up)| *up) && t.ways.iter().all(|way| way.up);
         let is_whole = told.is_none_or(|t| t.routing && reaches_all(t));
-        if is_whole && self.unreachable.is_empty() { interval } else { RETRY_MIN }
+        if is_whole && self.unreachable.is_empty() { interval.max(RETRY_MIN) } else { RETRY_MIN }
     }
 
     /// How long it may take to answer.
@@ -439,8 +439,11 @@ mod tests {
         assert_eq!(all.handle_timer(at(10_500)).ping, [gateway]);
         assert_eq!(all.handle_timer(at(12_000)).dead, [gateway]);
         all.handle_heard(gateway, at(12_500));
-        all.handle_answer(gateway, round_trip, at(12_500));
         all.handle_told(gateway, told(true, true), at(12_500));
+        all.handle_answer(gateway, round_trip, at(12_500));
+        assert_eq!(all.handle_timer(at(12_500)).ping, [gateway], "it is asked once more");
+        all.handle_told(gateway, told(true, true), at(14_500));
+        all.handle_answer(gateway, round_trip, at(14_500));
         all.handle_sent(gateway, at(20_000));
         assert_eq!(all.handle_timer(at(20_500)).ping, [gateway]);
         assert_eq!(all.due(), at(24_500));
@@ -453,10 +456,11 @@ mod tests {
     fn an_answer_that_was_late_once_is_not_waited_for_again() {
         let gateway = Nid::sim(1);
         let mut all = known(gateway);
+        all.handle_told(gateway, told(true, true), at(12_500));
         all.handle_answer(gateway, Duration::from_secs(9), at(12_500));
         assert_eq!(all.handle_timer(at(12_500)).ping, [gateway], "it is asked once more");
-        all.handle_answer(gateway, Duration::from_millis(1), at(12_501));
         all.handle_told(gateway, told(true, true), at(12_501));
+        all.handle_answer(gateway, Duration::from_millis(1), at(12_501));
         all.handle_sent(gateway, at(20_000));
         assert_eq!(all.handle_timer(at(20_500)).ping, [gateway]);
         assert_eq!(all.handle_timer(at(22_000)).dead, [gateway]);

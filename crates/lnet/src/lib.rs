@@ -55,7 +55,7 @@ pub use error::LnetError;
 pub use fault_rules::{FaultEffect, FaultRule, FaultStatus, Nodes, Often};
 pub use lnd::{ConnectionStatus, Receipt};
 pub use message::{MAX_PAYLOAD, Portal, Purpose};
-pub use node::{IncomingPut, Loss, PortalHandler};
+pub use node::{IncomingPut, Loss, LossHook, PortalHandler};
 pub use options::{LnetOptions, TcpOptions};
 pub use params::{PARAMS, Stats};
 pub use places::{Place, Places};
@@ -73,7 +73,6 @@ use message::Message;
 use nacre_base::{Faults, Network, Nid, Payload};
 use nacre_rt::Rt;
 use node::LnetNode;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -342,7 +341,7 @@ impl Lnet {
 
     /// Calls `hook` whenever messages to and from nodes may be lost: their connections broke, or something on the way to them
     /// failed. A hint: a node may be back, and one that is gone on a network without connections is not noticed.
-    pub fn register_loss(&self, hook: Arc<dyn Fn(&BTreeSet<Nid>, Loss) + Send + Sync>) {
+    pub fn register_loss(&self, hook: LossHook) {
         self.0.loss_hooks.write().push(hook);
     }
 

@@ -43,7 +43,7 @@ pub enum Loss {
 }
 
 /// Called when messages to and from these nodes may be lost.
-pub(crate) type LossHook = Arc<dyn Fn(&BTreeSet<Nid>, Loss) + Send + Sync>;
+pub type LossHook = Arc<dyn Fn(&BTreeSet<Nid>, Loss) + Send + Sync>;
 /// Called when a network may be reached again.
 pub(crate) type ReachedHook = Arc<dyn Fn(Network) + Send + Sync>;
 /// Called with the match bits and the tag of a message that could not be sent.

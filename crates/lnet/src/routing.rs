@@ -958,11 +958,12 @@ impl LnetNode {
         drop(self.rt.spawn(async move {
             let asked = node.rt.now();
             if let Ok(info) = node.ask_info(gateway, ANSWER_MAX).await {
+                node.handle_told(gateway, &info);
                 if let Some(routing) = node.routing() {
                     let now = node.rt.now();
                     routing.gateways.lock().handle_answer(gateway, now - asked, now);
+                    routing.wake();
                 }
-                node.handle_told(gateway, &info);
             }
         }));
     }

@@ -595,8 +595,8 @@ fn ping_storms(args: &PingStormArgs, json: bool) -> ExitCode {
         measured.unwrap_or_else(|panic| Err(text_of(&*panic)))
     };
     let parts = setup.parts(&args.topologies, extent);
-    // At the full size each part takes so much memory that they run one after the other.
-    let together = if args.full { 1 } else { parts.len().max(1) };
+    // Large sites take so much memory that they run one after the other.
+    let together = if size.is_large() { 1 } else { parts.len().max(1) };
     let runs: Vec<_> = parts.chunks(together).flat_map(|parts| side_by_side(parts, "ping-storm", run)).collect();
     let failed = runs.iter().filter_map(|run| run.as_ref().err());
     let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;

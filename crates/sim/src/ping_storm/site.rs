@@ -38,6 +38,11 @@ pub struct Size {
 impl Size {
     /// The paper's.
     pub const FULL: Size = Size { clients: 25_000, oss: 168, routers: 224 };
+
+    /// Whether one such site takes more than about 4 GB.
+    pub fn is_large(self) -> bool {
+        u64::from(self.clients) * u64::from(self.oss) * u64::from(TARGETS) > 500_000
+    }
 }
 
 /// A running site.

@@ -128,7 +128,7 @@ fn all_gateways_are_used(cluster: &Cluster) -> Outcome {
 /// How long a program may have to wait when a gateway is gone.
 const PAUSE_LIMIT: Duration = Duration::from_secs(3);
 /// How long a gateway is gone: longer than a program may wait, so that its return is not what ends the wait.
-const ABSENCE: Duration = Duration::from_secs(5);
+const ABSENCE: Duration = Duration::from_secs(4);
 /// Between one gateway's failure and the next one's in the full profile, which goes on for ten minutes.
 const INTERVAL: Duration = Duration::from_secs(20);
 const EVENTS_IN_FULL: usize = 30;
