@@ -320,7 +320,7 @@ impl ConfigStore for EtcdStore {
         let events = result["events"].as_array().map(Vec::as_slice).unwrap_or_default();
         let head = self.head_key();
         if events.iter().any(|event| event["type"].as_str() == Some("DELETE") && Entry::of(&event["kv"]).key == head) {
-            // Somebody has removed the configuration. What there is now must be read as a whole.
+            // An administrator has removed the configuration. The events do not describe the new one, so it must be loaded.
             self.close_watch().await;
             return Err(StoreError::Forgotten(seen));
         }

@@ -57,7 +57,7 @@ impl Lnet {
         let interface = self.0.remove_interface(nid).ok_or(RemoveError::Missing(nid))?;
         self.0.route_off(nid);
         interface.lnd.shutdown().await;
-        // Whoever waits for answers by it must send again another way.
+        // Answers on the way to this interface are lost, so the upper layers must send those requests again by another one.
         interface.peers().iter().for_each(|peer| self.0.handle_peer_down(peer.primary_nid));
         Ok(())
     }

@@ -198,8 +198,8 @@ impl<T> Credits<T> {
     }
 
     /// The peer has taken a message that was sent, or its connection is lost: the peer's credit comes back. Returns the
-    /// messages that may go now: one because of that credit, and others if the peer gets one more, because that may make
-    /// the reserve of each purpose larger by one.
+    /// messages that may go now. There may be several if the peer gets one more credit, because the reserve of each purpose
+    /// may grow with it.
     pub(crate) fn handle_taken(&mut self, peer: Nid, credit: Taken, may_grow: bool, now: Time) -> Vec<Released<T>> {
         assert!(self.untaken > 0, "{peer} took a message that nobody sent");
         self.untaken -= 1;
@@ -639,8 +639,8 @@ mod tests {
         c.credits.assert_sound();
     }
 
-    /// A peer's number of credits grew past a multiple of eight, where each reserve grows: one purpose went, another one
-    /// waited on though a credit was free for it, and the next message found that so.
+    /// At a multiple of eight credits every reserve grows by one. Only one message was released then, so a message of another
+    /// purpose went on waiting for a credit that was free, and the next send hit the engine's assertion.
     #[test]
     fn with_lanes_growth_lets_all_go_that_it_has_credits_for() {
         let mut c = Books::new(1000, 32, 1000, 100_000).with_growth(256);
@@ -662,7 +662,7 @@ mod tests {
         }
     }
 
-    /// A router has a buffer for each message that it passes on, and those are few enough.
+    /// A router's buffers bound the messages that it passes on, so its queues need no limit of their own.
     #[test]
     fn what_is_bounded_otherwise_is_never_refused() {
         let mut c = Credits::new(8, 1, 1, 1000);

@@ -129,7 +129,7 @@ impl Gateways {
     /// The connections to a gateway broke: it is dead until it is heard again. True if it is a gateway that lived.
     pub(crate) fn handle_lost(&mut self, gateway: Nid, now: Time) -> bool {
         let (rules, is_judged) = (self.rules, !self.interval.is_zero());
-        // Where gateways are not pinged, one that was left would never be used again.
+        // Without pings nothing would bring a dead gateway back into use.
         self.all.get_mut(&gateway).is_some_and(|gateway| !is_judged || gateway.fail(&rules, now))
     }
 
@@ -430,7 +430,7 @@ mod tests {
         millis.filter(|ms| !all.handle_timer(at(*ms)).ping.is_empty()).collect()
     }
 
-    /// Otherwise it would be given up and heard again for ever.
+    /// A gateway with a long round trip was given up and heard again for ever.
     #[test]
     fn a_gateway_that_is_far_away_is_waited_for_once_it_is_known_to_be() {
         let (gateway, round_trip) = (Nid::sim(1), Duration::from_secs(2));
@@ -451,7 +451,8 @@ mod tests {
         assert_eq!(all.handle_timer(at(24_500)).dead, [gateway]);
     }
 
-    /// What was sent before a cut may be answered long after it. That says nothing about the next failure.
+    /// A ping that was sent before a cut may be answered long after it. Its round trip must not delay the discovery of the next
+    /// failure.
     #[test]
     fn an_answer_that_was_late_once_is_not_waited_for_again() {
         let gateway = Nid::sim(1);

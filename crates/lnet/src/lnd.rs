@@ -7,7 +7,7 @@
 
 use crate::credits::Pass;
 use crate::error::LnetError;
-use crate::message::{Header, Kind, Message, Portal};
+use crate::message::{Header, Message};
 use crate::node::{Interface, LnetNode};
 use crate::router::Held;
 use crate::status::bump;
@@ -240,10 +240,7 @@ impl Outbound {
 
     /// It is given to the network: from now on something should be heard from where it goes.
     pub(crate) fn note_sent(&self, via: Nid) {
-        // Nobody answers the answer to a ping, nor the news of a router.
-        let header = &self.message.header;
-        let is_answered = header.portal != Portal::RESERVED || header.kind == Kind::Get;
-        if let Some(routing) = self.node.routing().filter(|_| is_answered) {
+        if let Some(routing) = self.node.routing().filter(|_| self.message.is_answered()) {
             routing.handle_sent(via, self.next_hop, self.started);
         }
     }

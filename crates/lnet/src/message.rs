@@ -164,6 +164,11 @@ impl Message {
         Some(self)
     }
 
+    /// Whether something should be heard after it. Replies to pings and announcements of routers have no reply.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.header.portal != Portal::RESERVED || self.header.kind == Kind::Get
+    }
+
     /// Whether the payload is bulk data, which has a checksum of its own above.
     pub(crate) fn is_bulk(&self) -> bool {
         self.header.portal == Portal::BULK

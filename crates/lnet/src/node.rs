@@ -264,6 +264,9 @@ impl LnetNode {
         }
         match self.path(message.header.destination, message.is_answer) {
             Ok((interface, next_hop)) => {
+                if next_hop != message.header.destination && message.is_answered() {
+                    self.note_sent_by(message.header.destination, next_hop);
+                }
                 // A message to this node itself comes from the NID it was sent to, so that answers take the same way.
                 let local = interface.nid == Nid::LO;
                 message.header.source = if local { message.header.destination } else { interface.nid };
@@ -288,7 +291,7 @@ impl LnetNode {
         drop(interfaces);
         match self.interface_to(to) {
             Some(interface) => Ok((interface, to)),
-            None => self.own_distant_path(to, is_answer),
+            None => self.distant_path(to, is_answer, None),
         }
     }
 

@@ -472,7 +472,7 @@ impl<T> Pool<T> {
         self.held[lane].get(&to).copied().unwrap_or(0) < self.share
     }
 
-    /// What a next hop holds of a lane has changed.
+    /// Moves a next hop's waiting messages to the right turns after the number of its buffers in this lane has changed.
     fn note_share(&mut self, lane: usize, to: Nid) {
         let within = self.is_within_share(lane, to);
         self.lanes[lane].set_within_share(to, within);
@@ -745,7 +745,7 @@ mod tests {
         }
         assert!((4..=8).contains(&through_to_stuck), "a hop that takes nothing has {through_to_stuck} of 16 buffers");
         assert!(others.len() <= 4);
-        // However long it is alone.
+        // The limit holds for a hop that is alone, too.
         let mut router = Router::new(&options(16, 1000, true), 8);
         let alone = (0..100).filter(|n| router.handle_arrival(bulk(1, 50), *n, NOW).is_some()).count();
         assert!((4..=8).contains(&alone), "it has {alone}");

@@ -39,7 +39,7 @@ const QUIET: Duration = Duration::from_millis(500);
 const DRAIN: Duration = Duration::from_secs(5);
 /// A failure is known everywhere so long after the gateway next to it was found dead, over as many rows as there may be.
 const NEWS: Duration = Duration::from_secs(2);
-/// A gateway by which a node left something unanswered is not taken for messages to that node for so long.
+/// For so long messages to a node avoid a gateway by which a request to it was not answered.
 const AVOIDED: Duration = Duration::from_secs(60);
 /// Losses of a network that are remembered, so that one that comes by several gateways, or round in a circle, counts once.
 const LOSSES: usize = 8;
@@ -133,9 +133,8 @@ impl Leaving {
 
 /// A NID on another network.
 struct Distant {
-    /// The gateway that its last message came through; of one that was never heard, the one that was first sent through.
-    /// `0@lo` of one that is new.
-    gateway: Nid,
+    /// Gateway of the latest message from it; until there is one, the gateway of the first message to it.
+    gateway: Option<Nid>,
     /// When this node last sent it a message of its own; the beginning of time before that.
     sent: Time,
     /// For each gateway by which it was sent a message of this node's own: when the last one went, and when something last came
@@ -149,7 +148,7 @@ struct Distant {
 const WAYS: usize = 8;
 
 impl Distant {
-    const NEW: Distant = Distant { gateway: Nid::LO, sent: Time::ZERO, ways: Vec::new(), avoid: None };
+    const NEW: Distant = Distant { gateway: None, sent: Time::ZERO, ways: Vec::new(), avoid: None };
 
     fn handle_sent(&mut self, gateway: Nid, now: Time) {
         self.sent = now;
@@ -163,14 +162,14 @@ impl Distant {
     }
 
     fn handle_came(&mut self, gateway: Nid, now: Time) {
-        self.gateway = gateway;
+        self.gateway = Some(gateway);
         if let Some((_, _, came)) = self.ways.iter_mut().find(|(way, ..)| *way == gateway) {
             *came = Some(now);
         }
     }
 
-    /// Of the gateways by which the last message was not answered, the one that nothing has come by for longest; of several the
-    /// one that was used last.
+    /// Returns the gateway that is most likely broken: nothing has come from the node by it since it was last used, and for
+    /// longer than by any other. Of several the one used last.
     fn silent_way(&self) -> Option<Nid> {
         let silent = self.ways.iter().filter(|(_, sent, came)| came.is_none_or(|came| *sent > came));
         silent.min_by_key(|(_, sent, came)| (*came, Reverse(*sent))).map(|(gateway, ..)| *gateway)
@@ -225,7 +224,8 @@ enum Next {
     Woken(Time),
 }
 
-/// Where gateways are not pinged, a router does not ping its neighbours either: nothing is judged by its silence.
+/// Interval of the watch over a router's own interfaces: zero if gateways are not pinged, because nothing is then judged by its
+/// silence.
 fn link_interval(of_gateways: Duration) -> Duration {
     if of_gateways.is_zero() { Duration::ZERO } else { LINK_INTERVAL }
 }
@@ -303,12 +303,12 @@ impl Routing {
         self.routes.read().has_gateway(nid)
     }
 
-    /// The gateway that a NID's last message came through, and the one that is avoided for it.
+    /// Returns the gateway of the latest message from a NID, and the gateway that messages to it avoid.
     fn known_ways(&self, nid: Nid, now: Time) -> (Option<Nid>, Option<Nid>) {
         let distant = self.distant.lock();
         let Some(known) = distant.0.get(&nid) else { return (None, None) };
         let avoid = known.avoid.filter(|(_, until)| now < *until).map(|(gateway, _)| gateway);
-        (Some(known.gateway), avoid)
+        (known.gateway, avoid)
     }
 
     /// Remembers a failure by which messages to a network may have been lost. Returns false if it is known.
@@ -598,22 +598,18 @@ impl LnetNode {
         {
             routing.wake();
         }
-        let mut distant = routing.distant.lock();
-        let known = distant.entry_of(to, self.options.peers_max);
-        if known.gateway == Nid::LO {
-            known.gateway = gateway;
+        if came_through.is_none() {
+            routing.distant.lock().entry_of(to, self.options.peers_max).gateway = Some(gateway);
         }
         Ok((interface, gateway))
     }
 
-    /// The same for a message of this node's own.
-    pub(crate) fn own_distant_path(&self, to: Nid, is_answer: bool) -> Result<(Arc<Interface>, Nid), LnetError> {
-        let path = self.distant_path(to, is_answer, None)?;
+    /// A message of this node's own goes to a distant node by a gateway.
+    pub(crate) fn note_sent_by(&self, to: Nid, gateway: Nid) {
         if let Some(routing) = self.routing() {
             let distant = &mut *routing.distant.lock();
-            distant.entry_of(to, self.options.peers_max).handle_sent(path.1, self.rt.now());
+            distant.entry_of(to, self.options.peers_max).handle_sent(gateway, self.rt.now());
         }
-        Ok(path)
     }
 
     pub(crate) fn doubt(&self, to: Nid) {
@@ -757,7 +753,7 @@ impl LnetNode {
         if let Some(interface) = self.interface_to(to) {
             return Ok((interface, to));
         }
-        let came_through = self.routing().and_then(|routing| routing.distant.lock().0.get(&to).map(|d| d.gateway));
+        let came_through = self.routing().and_then(|routing| routing.distant.lock().0.get(&to)?.gateway);
         self.distant_path(to, false, came_through).or_else(|_| self.distant_path(to, true, None))
     }
 
@@ -772,16 +768,16 @@ impl LnetNode {
             routing.wake();
         }
         self.handle_lost(&BTreeSet::from([nid]), Loss::Peer);
-        // A router that could not deliver the news of a loss either has told those who are concerned.
+        // News of a loss that is lost itself is not repeated: two routers without a way would send it for ever.
         if (header.portal, header.match_bits) != (Portal::RESERVED, LOSS_MATCH_BITS) {
             self.tell_of_loss(nid);
         }
         true
     }
 
-    /// Messages between this node and distant ones may have been lost: both ends treat each other as peers whose connections
-    /// broke, and send again what was not answered. An answer that was lost is known of only at the end that sent it, so the
-    /// other one is told, if it was sent anything of late.
+    /// Messages between this node and distant ones may have been lost. Both ends then treat each other as peers whose
+    /// connections broke, and send unanswered requests again. Only the sender of a reply can know that the reply was lost, so
+    /// this node tells the distant nodes to which it has sent anything of late.
     fn handle_loss(self: &Arc<Self>, routing: &Routing, is_meant: impl Fn(Network) -> bool) {
         let noticed_within = self.settings.read().gateways.router_ping_timeout + SUSPECT_AFTER + NEWS;
         let now = self.rt.now();
@@ -798,8 +794,8 @@ impl LnetNode {
         self.submit(Message::put(nid, Portal::RESERVED, LOSS_MATCH_BITS, Payload::new()), Waiter::Nobody);
     }
 
-    /// A distant node says that messages of its own to this one may have been lost. A peer on a network of this node's own
-    /// has no such news.
+    /// A distant node says that its messages to this node may have been lost. Returns false for a peer on a network of this
+    /// node's own, because between the two there is no gateway that could fail.
     pub(crate) fn handle_told_of_loss(&self, peer: Nid, distant: Nid) -> bool {
         let is_distant = distant != peer && self.routing().is_some();
         if is_distant {

@@ -57,8 +57,19 @@ impl Configuration {
     /// Replaces everything with what the store had at this revision.
     pub(crate) fn replace(&self, revision: u64, entries: BTreeMap<Vec<u8>, Vec<u8>>) {
         *self.state.lock() = State::new(revision, entries);
-        self.revision.send_replace(revision);
+        self.note_revision(revision);
         self.wake_all();
+    }
+
+    /// Tells the waiters of a new revision of the state, unless this MGS has stopped meanwhile.
+    fn note_revision(&self, revision: u64) {
+        self.revision.send_if_modified(|known| {
+            let goes_on = *known != STOPPED;
+            if goes_on {
+                *known = revision;
+            }
+            goes_on
+        });
     }
 
     /// The store has made a commit. Returns the file systems that it changed, whose waiting requests have been woken.
@@ -66,7 +77,7 @@ impl Configuration {
         let changed = {
             let mut state = self.state.lock();
             let changed = state.handle_commit(revision, changes);
-            self.revision.send_replace(state.revision());
+            self.note_revision(state.revision());
             changed
         };
         self.wake(&changed);
@@ -120,8 +131,8 @@ impl Configuration {
         }
     }
 
-    /// Commits changes, in a task of its own: whoever asked for them may give up meanwhile, and this MGS must know all the same
-    /// what it has changed. Until that is known it is nobody else's turn.
+    /// Commits changes in a task of its own, because a requester that gives up must not keep this MGS from learning the
+    /// outcome. The task holds the turn until then.
     async fn commit(
         self: &Arc<Self>,
         turn: OwnedMutexGuard<()>,
@@ -142,7 +153,7 @@ impl Configuration {
         Ok((turn, outcome?))
     }
 
-    /// No commits are heard of any more: whoever waits for one is told.
+    /// Ends all waits for commits, because this MGS stops and hears of none any more.
     pub(crate) fn stop(&self) {
         self.revision.send_replace(STOPPED);
         self.wake_all();
@@ -197,9 +208,8 @@ impl Configuration {
 mod tests {
     use super::*;
     use crate::store::memory::{MemoryConnection, MemoryStore};
+    use crate::store::tests::simulated;
     use crate::store::{Contents, News};
-    use nacre_base::Time;
-    use nacre_rt::{Rt, Sim};
     use std::time::Duration;
 
     /// Two MGSs on one store, each with a task that follows its news.
@@ -278,12 +288,6 @@ mod tests {
         });
     }
 
-    fn simulated<Fut: Future<Output = ()> + Send + 'static>(test: impl FnOnce(Rt) -> Fut) {
-        let mut sim = Sim::new(7);
-        let rt = sim.rt();
-        sim.block_on(Time::from_secs(600), test(rt));
-    }
-
     #[test]
     fn what_two_mgss_give_out_is_given_once() {
         simulated(|rt| async move {
@@ -312,7 +316,7 @@ mod tests {
         });
     }
 
-    /// The change was made, and the MGS did not know: nobody could change or read anything any more.
+    /// The store had made the change and the MGS did not know of it, so every later change and read waited for ever.
     #[test]
     fn a_change_that_was_given_up_is_known_all_the_same() {
         simulated(|rt| async move {
@@ -345,6 +349,10 @@ mod tests {
             assert!(!task.is_finished());
             mgs.stop();
             task.await;
+            // A commit that was under way ends the stop as little as the news of one.
+            mgs.handle_commit(1, &Changes::new());
+            other.commit(1, &Changes::from([(b"b".to_vec(), Some(vec![1]))]), false).await.unwrap();
+            assert!(matches!(mgs.refresh().await, Err(StoreError::Away(_))));
         });
     }
 

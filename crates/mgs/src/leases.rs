@@ -22,7 +22,7 @@ pub(crate) struct Leases {
     /// Clients that a server has evicted and that are not connected, with the time of the report: when they come, they must hear
     /// of it.
     unaware: BTreeMap<Uuid, Time>,
-    /// When those that were reported too long ago were last removed.
+    /// Time of the last removal of old entries from `unaware`.
     swept: Time,
     /// Clients whose leases ended, oldest first.
     ended: VecDeque<Uuid>,

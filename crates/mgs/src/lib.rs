@@ -152,7 +152,7 @@ impl Mgs {
     /// and the client then pings its servers.
     fn end_lease(&self, client: Uuid) {
         let Some(export) = self.served.lock().as_ref().and_then(|served| served.export_of(client)) else {
-            // It is just connecting: its first question will find it so.
+            // The client is just connecting. Its first request for news ends the lease.
             return self.leases.lock().note_unaware(client, self.target.rt().now());
         };
         let node = self.target.node().clone();
@@ -450,7 +450,7 @@ async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
     }
     let evicted = &query.evicted[..query.evicted.len().min(LeaseQuery::ASKED_MAX)];
     mgs.handle_evicted(evicted.iter().copied(), rt.now());
-    // One number however often the store must be asked, so that it is one notice.
+    // Taken once, so that a report that the store must be asked for again is still one notice.
     let number = mgs.notices.fetch_add(1, Ordering::Relaxed);
     mgs.unless_abandoned(&request, || async { Ok(mgs.tell_evicted(number, evicted).await?) }).await.map_err(logged)?;
     let wait = Duration::from_millis(query.wait_ms.into()).min(WATCH_MAX);

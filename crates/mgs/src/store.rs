@@ -92,7 +92,7 @@ pub trait ConfigStore: std::fmt::Debug + Send + Sync + 'static {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::TABLES;
     use memory::MemoryStore;
@@ -105,7 +105,8 @@ mod tests {
     use nacre_tgt::{Target, TargetConfig};
     use std::sync::Arc;
 
-    fn simulated<Fut: Future<Output = ()> + Send + 'static>(test: impl FnOnce(Rt) -> Fut) {
+    /// Runs a test in virtual time.
+    pub(crate) fn simulated<Fut: Future<Output = ()> + Send + 'static>(test: impl FnOnce(Rt) -> Fut) {
         let mut sim = Sim::new(3);
         let rt = sim.rt();
         sim.block_on(Time::from_secs(600), test(rt));

@@ -556,8 +556,10 @@ impl ImportShared {
 
     /// A network can be reached again: a connect to a target there need not wait any longer.
     pub(crate) fn handle_reached(&self, network: Network) {
-        let waits = self.state.lock().machine.nids().iter().any(|nid| nid.network == network);
-        if let Some(nudge) = self.nudge.get().filter(|_| waits) {
+        // Only imports that have paused have one.
+        if let Some(nudge) = self.nudge.get()
+            && self.state.lock().machine.is_on(network)
+        {
             nudge.notify_waiters();
         }
     }

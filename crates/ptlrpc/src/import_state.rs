@@ -2,7 +2,7 @@
 //! reply. Sending and waiting are in `import` and `connect`.
 
 use nacre_base::steps::Steps;
-use nacre_base::{Nid, Time, Uuid};
+use nacre_base::{Network, Nid, Time, Uuid};
 use std::time::Duration;
 
 /// State of an import. Names and meaning are Lustre's.
@@ -294,6 +294,11 @@ impl ImportMachine {
     /// NID of the current connection, or of the last attempt.
     pub(crate) fn current_nid(&self) -> Option<Nid> {
         self.candidates.get(self.current as usize).map(|c| c.nid)
+    }
+
+    /// Returns whether the target may be served on a network.
+    pub(crate) fn is_on(&self, network: Network) -> bool {
+        self.candidates.iter().any(|candidate| candidate.nid.network == network)
     }
 
     /// Returns whether `nid` is one where the target may be served.

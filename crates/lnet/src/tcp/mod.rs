@@ -143,7 +143,8 @@ const PEERS_KEPT: usize = 1024;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_COUNT: u32 = 5;
-/// A path that was cut is found to work again so soon, however long it was cut. It is longer than any path's round trip.
+/// Longest time between two tries of TCP to send the same bytes, so that a path is used soon after a cut. Longer than the round
+/// trip of any path.
 const RESEND_WITHIN: Duration = Duration::from_secs(2);
 /// Linux's option for the longest time between two tries of the same bytes, in milliseconds (linux/tcp.h).
 const TCP_RTO_MAX_MS: libc::c_int = 44;
@@ -256,7 +257,7 @@ impl Lnd for Tcp {
                 task.abort();
                 task.await; // The port is free when this returns.
             }
-            // First, so that messages which go because others are given up find that there is no way any more.
+            // First, because giving up messages frees credits, and the messages that get them must not dial again.
             self.0.rt.kill();
             let peers = std::mem::take(&mut *self.0.peers.lock());
             for (nid, mut peer) in peers {
@@ -618,7 +619,7 @@ fn set_options(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(KEEPALIVE_COUNT);
     socket.set_tcp_keepalive(&keepalive)?;
-    // Kernels before 6.15 do not know the option: after a cut they go on as much later again as the cut was long.
+    // Kernels before 6.15 refuse the option. Their TCP may stay silent after a cut for as long as the cut lasted.
     let _ = set_option(stream, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, RESEND_WITHIN.as_millis() as libc::c_int);
     socket.set_tcp_user_timeout(Some(timeout))
 }

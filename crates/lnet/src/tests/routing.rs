@@ -255,7 +255,7 @@ fn a_gateway_that_was_heard_just_now_is_taken_rather_than_a_silent_one() {
     });
 }
 
-/// The gateway lives, and reaches others: only whoever is not answered can know.
+/// A gateway may answer pings and reach other nodes. Only the sender of an unanswered request can know that it is broken.
 #[test]
 fn what_was_not_answered_by_one_gateway_goes_by_another() {
     routed(2, async |rt, f| {
@@ -284,7 +284,7 @@ fn what_was_not_answered_by_one_gateway_goes_by_another() {
     });
 }
 
-/// Whoever pauses between two tries need not do so any longer.
+/// An import that pauses between two connects can then end its pause.
 #[test]
 fn it_is_told_when_a_network_can_be_reached_again() {
     routed(1, async |rt, f| {
@@ -304,8 +304,8 @@ fn it_is_told_when_a_network_can_be_reached_again() {
     });
 }
 
-/// The answer to a ping was something that an answer is expected to: a router and its neighbours asked each other for ever,
-/// because of the answers alone.
+/// A router and its neighbours pinged each other for ever, because the reply to a ping counted as a message that must be
+/// answered.
 #[test]
 fn nodes_behind_a_router_fall_silent_when_nobody_has_anything_to_say() {
     routed(1, |rt, fabrics| async move {

@@ -125,7 +125,7 @@ fn a_router_of_the_second_row_that_loses_power_is_left_and_its_senders_are_told(
     lose(|nets| [1, 2].iter().for_each(|n: &usize| nets[*n].crash(200)));
 }
 
-/// The client sends again at once what it may have lost. The second row still gives the answers to the dead router.
+/// The client sends its requests again at once, and the second row still gives the replies to the dead router.
 #[test]
 fn whoever_waits_for_an_answer_is_told_that_it_was_lost() {
     lose(|nets| {
