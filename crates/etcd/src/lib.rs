@@ -2,7 +2,7 @@
 //! that knows etcd: its HTTP interface (`gateway`), and how keys, commits and notices of a [`ConfigStore`] are kept there
 //! (`store`).
 //!
-//! What must not be here: the meaning of the entries.
+//! The meaning of the entries does not belong here.
 #![allow(clippy::disallowed_methods)] // An IO edge: sockets, and the clock of their timeouts.
 
 mod address;

@@ -321,7 +321,7 @@ mod tests {
     fn a_change_that_was_given_up_is_known_all_the_same() {
         simulated(|rt| async move {
             let store = MemoryStore::new(&rt, Duration::from_secs(3)).connect();
-            // Nobody follows the news of this store, as those of an MGT.
+            // No task follows the news of this store, as with an MGT.
             let mgs = Arc::new(Configuration::new(&rt, store));
             let put = |draft: &mut Draft| {
                 draft.put(b"a", &[1]);

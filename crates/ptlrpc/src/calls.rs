@@ -448,7 +448,7 @@ impl Calls {
         }
     }
 
-    /// What the server granted last.
+    /// The server's latest grant.
     pub(crate) fn granted(&self) -> Credits {
         self.window.granted()
     }

@@ -120,7 +120,7 @@ pub(crate) struct TargetEntry {
     pub(crate) incarnation: u64,
     pub(crate) stopped: AtomicBool,
     pub(crate) clients: Mutex<FxHashMap<Uuid, Arc<Export>>>,
-    /// What was negotiated with the latest client; most often the next one gets the same.
+    /// Connect data that was negotiated with the latest client. Most often the next client gets the same, and shares it.
     latest_data: Mutex<Arc<ConnectData>>,
     /// Clients of which a connect is being handled, each with the connect that is handled next, if there is one.
     pub(crate) connecting: Mutex<FxHashMap<Uuid, Option<Connect>>>,

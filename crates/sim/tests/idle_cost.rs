@@ -89,7 +89,7 @@ async fn connect_all(rt: &Rt, cluster: &Cluster, nodes: &[Node], clients: u64) -
             imports.push(import);
         }
     }
-    // What connecting needed is dropped when the import is looked at.
+    // An import drops what it needed to connect when the node looks at it next.
     rt.sleep(Duration::from_secs(40)).await;
     let each = (allocated() - before) / imports.len() as u64;
     (imports, each)

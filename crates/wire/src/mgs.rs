@@ -100,7 +100,7 @@ message! {
         pub host: String,
     }
 
-    /// What an asker needs to have the newest configuration.
+    /// The newest configuration, or the changes since the version that the client has.
     pub struct ConfigReply {
         /// The asker's version, if targets and parameters are only those that were changed since; 0 if they are all there are.
         pub since: u64,

@@ -1,4 +1,4 @@
-//! What every store promises, as checks that run against each of them.
+//! Checks of the promises that every store makes, run against each of them.
 
 use super::{CHANGES_MAX, Changes, ConfigStore, News, Outcome, StoreError};
 use nacre_rt::Rt;
@@ -23,7 +23,7 @@ pub async fn check_commits(a: &Arc<dyn ConfigStore>, b: &Arc<dyn ConfigStore>) -
     let Outcome::Made(at) = a.commit(empty.revision, &first, false).await? else { panic!("nobody else commits") };
     assert!(at > empty.revision);
     assert_eq!((a.head().await?, b.head().await?), (at, at));
-    // What is based on an older state changes nothing, through either connection.
+    // A commit that is based on an older state changes nothing, through either connection.
     for store in [a, b] {
         let late = store.commit(empty.revision, &Changes::from([put("a", "late"), put("c", "late")]), false).await?;
         assert_eq!((late, store.head().await?), (Outcome::Conflict, at));

@@ -74,7 +74,7 @@ fn a_client_hears_of_what_was_set_and_removed_and_of_nothing_else() {
         set(&c, MGS, "17").await;
         c.rt().sleep(secs(1)).await;
         assert_eq!([value(&c, 0, 0), value(&c, 1, 1)], ["17", "17"]);
-        // What was set on the node holds, whatever else changes.
+        // Parameters that were set on the node hold, whatever else changes.
         c.client_node(0).params().set("osc.nacre-OST0001-*.max_rpcs_in_flight", &usual).unwrap();
         c.kill(OSS, Crash::Process);
         c.restart(OSS).await.unwrap();

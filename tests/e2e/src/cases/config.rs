@@ -25,7 +25,7 @@ pub(crate) fn all() -> Vec<Case> {
 const PAUSE_LIMIT: Duration = Duration::from_secs(60);
 /// Time within which all processes must have a new value.
 const KNOWN_WITHIN: Duration = Duration::from_secs(30);
-/// What MGSs and others log because etcd or an MGS is away.
+/// Warnings of MGSs and others because etcd or an MGS is away.
 const ANNOUNCED: &[&str] = &["this MGS stops until there is one", "This MGS tries again until it can serve"];
 
 /// Members that are killed. The other three are just enough.
@@ -127,7 +127,7 @@ impl Changes<'_> {
     }
 }
 
-/// What all mounts before have made is there.
+/// Checks that the files of all earlier mounts are there.
 fn check_written(mount: &Path, mounts: usize) -> Outcome {
     for n in 3..=mounts {
         ensure!(mount.join(format!("by-mount-{n}")).exists(), "the file of mount {n} is gone");

@@ -58,7 +58,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(away::all());
     all.extend(up::all());
     all.extend(fsck::all());
-    // Those that may run beside each other, last and together.
+    // Cases that may run beside each other come last, together.
     all.sort_by_key(|case| case.beside == Beside::OwnFileSystems);
     all
 }

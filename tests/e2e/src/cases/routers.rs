@@ -81,7 +81,7 @@ fn routes_to(routes: &str) -> Outcome<String> {
     Ok(format!("10.99.99.99@{}", network.context("network in a route")?))
 }
 
-/// What an administrator changes while files are written: each command by what the tools print afterwards.
+/// Changes that an administrator makes while files are written. Each command is judged by what the tools print afterwards.
 fn changed(env: &Env) -> Outcome {
     let cluster = cluster_behind(env, 2)?;
     let outcome = change(&cluster);
