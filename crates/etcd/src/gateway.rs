@@ -244,3 +244,20 @@ fn failure_of(answer: &Value) -> CallError {
         _ => CallError::NoAnswer(text),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_a_person_can_mend_is_a_refusal() {
+        let failure = |code: u64, error: &str| failure_of(&json!({"code": code, "error": error}));
+        let full = failure(8, "etcdserver: mvcc: database space exceeded");
+        assert!(matches!(full, CallError::Refused(_)), "{full}");
+        let denied = failure(7, "etcdserver: permission denied");
+        assert!(matches!(denied, CallError::Refused(_)), "{denied}");
+        for (code, error) in [(8, "etcdserver: too many requests"), (14, "etcdserver: leader changed")] {
+            assert!(matches!(failure(code, error), CallError::NoAnswer(_)), "{error}");
+        }
+    }
+}

@@ -477,4 +477,23 @@ mod tests {
         let listed = |uuid, name: &str, n| is_listed(tx, Uuid([uuid; 16]), name, Nid::sim(n)).unwrap();
         assert!(listed(2, "n-OST0000", 9) && !listed(2, "n-OST0000", 3) && !listed(1, "n-OST0000", 9));
     }
+
+    /// A setting for all file systems changes the version of each in one commit, which has a limit.
+    #[test]
+    fn there_are_so_many_file_systems_that_a_setting_for_all_is_one_commit() {
+        let empty = Entries::new();
+        let tx = &mut Draft::new(&empty);
+        let name = |n: usize| format!("f{n}-OST0000");
+        for n in 0..FILE_SYSTEMS_MAX {
+            register(tx, &reg(&name(n), 1, 1), From::Here).unwrap();
+        }
+        let refused = register(tx, &reg(&name(FILE_SYSTEMS_MAX), 1, 1), From::Here);
+        assert!(matches!(refused, Err(ConfigError::TooManyFileSystems(_))), "{refused:?}");
+        register(tx, &reg("f0-OST0001", 2, 1), From::Here).unwrap();
+        let entries: Entries = tx.changes().iter().filter_map(|(k, v)| Some((k.clone(), v.clone()?))).collect();
+        let mut for_all = Draft::new(&entries);
+        let param = SetParam { fsname: String::new(), name: "osc.*.max_dirty_mb".into(), value: Some("32".into()) };
+        set_param(&mut for_all, &declared(), &param).unwrap();
+        assert!(for_all.into_changes().0.len() <= crate::store::CHANGES_MAX);
+    }
 }

@@ -60,6 +60,11 @@ impl<'a> Draft<'a> {
         found.into_iter().map(|(key, value)| (rest(key), value)).collect()
     }
 
+    #[cfg(test)]
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
     /// The changes, and whether they may use what the store keeps back.
     pub(crate) fn into_changes(self) -> (Changes, bool) {
         (self.changes, self.is_urgent)
