@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 pub(crate) use nacre_sim::command::SimArgs as Sim;
 
-/// Runs the command. Log lines of the simulated nodes are shown if `NACRE_LOG` says so.
+/// Runs the command.
 pub(crate) fn main(args: Sim) -> ExitCode {
-    nacre_process::daemon::init_logs_from("off");
     nacre_sim::command::main(args)
 }

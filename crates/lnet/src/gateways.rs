@@ -68,6 +68,8 @@ struct Gateway {
     round_trip: Duration,
     /// When it died last.
     died: Time,
+    /// Since when the pauses between its pings grow while it is dead.
+    missed_since: Time,
 }
 
 /// The gateways of a node's routes.
@@ -130,7 +132,19 @@ impl Gateways {
     pub(crate) fn handle_lost(&mut self, gateway: Nid, now: Time) -> bool {
         let (rules, is_judged) = (self.rules, !self.interval.is_zero());
         // Without pings nothing would bring a dead gateway back into use.
-        self.all.get_mut(&gateway).is_some_and(|gateway| !is_judged || gateway.fail(&rules, now))
+        let lived = self.all.get_mut(&gateway).is_some_and(|gateway| !is_judged || gateway.fail(&rules, now));
+        if lived && is_judged {
+            self.look_again(now);
+        }
+        lived
+    }
+
+    /// A gateway has died. Those that died before are asked again soon, because one that is back is needed now.
+    fn look_again(&mut self, now: Time) {
+        for gateway in self.all.values_mut().filter(|gateway| gateway.dead && gateway.next < Time::FAR_FUTURE) {
+            gateway.missed_since = now;
+            gateway.next = gateway.next.min(now + RETRY_MIN);
+        }
     }
 
     /// A gateway said that it cannot reach a network.
@@ -239,13 +253,16 @@ impl Gateways {
             return actions;
         }
         let Gateways { all, rules, .. } = self;
-        for (nid, gateway) in all {
-            if gateway.due(rules) > now {
-                continue;
-            }
-            if gateway.asked.is_some() && gateway.fail(rules, now) {
+        for (nid, gateway) in all.iter_mut() {
+            if gateway.due(rules) <= now && gateway.asked.is_some() && gateway.fail(rules, now) {
                 actions.dead.push(*nid);
             }
+        }
+        if !actions.dead.is_empty() {
+            self.look_again(now);
+        }
+        let Gateways { all, rules, .. } = self;
+        for (nid, gateway) in all {
             if gateway.due(rules) <= now {
                 gateway.asked = Some(now);
                 gateway.next = now + gateway.period(self.interval);
@@ -308,9 +325,9 @@ impl Gateway {
         let was_dead = self.dead;
         self.dead = was_dead || rules.auto_down;
         if !was_dead {
-            self.died = now;
+            (self.died, self.missed_since) = (now, now);
         }
-        let pause = (now.since(self.died) / 4).max(RETRY_MIN);
+        let pause = (now.since(self.missed_since) / 4).max(RETRY_MIN);
         self.next = now + pause.min(rules.max_recovery_ping_interval);
         if !was_dead {
             return self.dead;
@@ -423,6 +440,26 @@ mod tests {
         assert_eq!(pings(&mut all, 12_001..30_000), [13_000, 15_500, 18_250, 21_688, 25_985]);
         all.handle_told(gateway, told(true, true), at(30_000));
         assert_eq!(all.trouble(gateway, network("tcp1")), None);
+    }
+
+    /// It may be back long since, and nobody was in a hurry to ask.
+    #[test]
+    fn when_a_gateway_dies_those_that_died_before_are_asked_again() {
+        let (first, second) = (Nid::sim(1), Nid::sim(2));
+        let mut all = known(first);
+        all.handle_lost(first, at(2));
+        assert!(pings(&mut all, 3..300_000).len() < 20);
+        all.add(second, at(300_000));
+        all.handle_told(second, told(true, true), at(300_001));
+        let left = all.all[&first].next;
+        assert!(left > at(303_000), "{left:?}");
+        all.handle_lost(second, at(300_002));
+        assert_eq!(all.handle_timer(at(301_002)).ping, [first, second]);
+        assert_eq!(
+            pings(&mut all, 301_003..310_000),
+            [303_502, 306_252, 309_690],
+            "and more and more rarely from then on"
+        );
     }
 
     /// The times of all pings while nothing is heard.

@@ -70,7 +70,7 @@ pub use waits::{NodeWaits, WAIT_BOUNDS, WAIT_ROWS, Waits};
 
 use lnd::Waiter;
 use message::Message;
-use nacre_base::{Faults, Network, Nid, Payload};
+use nacre_base::{Faults, Network, Nid, Payload, Time};
 use nacre_rt::Rt;
 use node::LnetNode;
 use std::sync::Arc;
@@ -272,6 +272,12 @@ impl Lnet {
     pub fn has_way_to(&self, network: Network) -> bool {
         let is_on = network == Nid::LO.network || self.nids().iter().any(|nid| nid.network == network);
         is_on || self.routes().iter().any(|status| status.route.network == network && status.up)
+    }
+
+    /// Since when a message to this network has had a way: the beginning of time if no interruption is known. `None` while there
+    /// is none. A failure that was over before this node noticed it is none.
+    pub fn way_since(&self, network: Network) -> Option<Time> {
+        self.has_way_to(network).then(|| self.0.returned(network))
     }
 
     /// The routes in the order in which they were added.

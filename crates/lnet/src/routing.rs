@@ -137,11 +137,19 @@ struct Distant {
     gateway: Option<Nid>,
     /// When this node last sent it a message of its own; the beginning of time before that.
     sent: Time,
-    /// For each gateway by which it was sent a message of this node's own: when the last one went, and when something last came
-    /// from it by the same gateway.
-    ways: Vec<(Nid, Time, Option<Time>)>,
+    /// The gateways by which messages went to it or came from it.
+    ways: Vec<WayTo>,
     /// A gateway by which it left something unanswered, and until when messages to it go by another one.
     avoid: Option<(Nid, Time)>,
+}
+
+/// A gateway as a way to one distant NID.
+struct WayTo {
+    gateway: Nid,
+    /// When a message of this node's own last went there, answers not counted.
+    sent: Option<Time>,
+    /// When a message from there last came by it.
+    came: Option<Time>,
 }
 
 /// Gateways that are remembered of each distant NID.
@@ -152,27 +160,35 @@ impl Distant {
 
     fn handle_sent(&mut self, gateway: Nid, now: Time) {
         self.sent = now;
-        match self.ways.iter_mut().find(|(way, ..)| *way == gateway) {
-            Some((_, sent, _)) => *sent = now,
-            None => {
-                self.ways.truncate(WAYS - 1);
-                self.ways.push((gateway, now, None));
-            }
-        }
+        self.way(gateway).sent = Some(now);
     }
 
     fn handle_came(&mut self, gateway: Nid, now: Time) {
         self.gateway = Some(gateway);
-        if let Some((_, _, came)) = self.ways.iter_mut().find(|(way, ..)| *way == gateway) {
-            *came = Some(now);
+        // A node that only answers, such as a server with thousands of clients, never needs to know.
+        if !self.ways.is_empty() {
+            self.way(gateway).came = Some(now);
         }
     }
 
-    /// Returns the gateway that is most likely broken: nothing has come from the node by it since it was last used, and for
-    /// longer than by any other. Of several the one used last.
-    fn silent_way(&self) -> Option<Nid> {
-        let silent = self.ways.iter().filter(|(_, sent, came)| came.is_none_or(|came| *sent > came));
-        silent.min_by_key(|(_, sent, came)| (*came, Reverse(*sent))).map(|(gateway, ..)| *gateway)
+    fn way(&mut self, gateway: Nid) -> &mut WayTo {
+        let known = self.ways.iter().position(|way| way.gateway == gateway);
+        let at = known.unwrap_or_else(|| {
+            self.ways.truncate(WAYS - 1);
+            self.ways.push(WayTo { gateway, sent: None, came: None });
+            self.ways.len() - 1
+        });
+        &mut self.ways[at]
+    }
+
+    /// Something that was sent by one of the gateways has no answer. Of those that nothing has come by since they were used last,
+    /// the one that has been silent for longest is avoided, and the next time another one, because what was sent last may
+    /// have needed no answer.
+    fn handle_doubt(&mut self, now: Time) {
+        let avoided = self.avoid.filter(|(_, until)| now < *until).map(|(gateway, _)| gateway);
+        let silent = self.ways.iter().filter(|way| way.sent > way.came);
+        let worst = silent.min_by_key(|way| (avoided == Some(way.gateway), way.came, Reverse(way.sent)));
+        self.avoid = worst.map(|way| (way.gateway, now + AVOIDED));
     }
 }
 
@@ -207,6 +223,8 @@ pub(crate) struct Routing {
     links: Mutex<Links>,
     /// For each network, the names of the latest failures by which messages to it may have been lost behind a gateway.
     losses: Mutex<BTreeMap<Network, VecDeque<u32>>>,
+    /// When a network that no route led to any longer could last be reached again.
+    returned: Mutex<BTreeMap<Network, Time>>,
     /// The networks behind other routers, as this router last told its neighbours.
     told_ways: Mutex<Vec<ToldWay>>,
     watcher: Mutex<Option<Task>>,
@@ -252,6 +270,7 @@ impl Routing {
             forwards: AtomicBool::new(false),
             links: Mutex::new(Links { watch, recent: FxHashMap::default() }),
             losses: Mutex::default(),
+            returned: Mutex::default(),
             told_ways: Mutex::default(),
             watcher: Mutex::new(None),
             is_quiet: AtomicBool::new(false),
@@ -275,6 +294,17 @@ impl Routing {
         let (routes, gateways) = (self.routes.read(), self.gateways.lock());
         let by = routes.all().iter().filter(|route| route.gateway == gateway).map(|route| route.network);
         by.filter(|network| gateways.trouble(gateway, *network).is_none()).collect()
+    }
+
+    /// One more gateway leads to these networks. Those to which no other does could not be reached until now.
+    fn note_returned(&self, networks: &[Network], now: Time) {
+        let (routes, gateways) = (self.routes.read(), self.gateways.lock());
+        let ways = |network| {
+            let to = routes.all().iter().filter(move |route| route.network == network);
+            to.filter(|route| gateways.trouble(route.gateway, route.network).is_none()).count()
+        };
+        let was_cut_off = networks.iter().filter(|network| ways(**network) == 1);
+        self.returned.lock().extend(was_cut_off.map(|network| (*network, now)));
     }
 
     /// A message is given to a peer on an interface.
@@ -612,10 +642,16 @@ impl LnetNode {
         }
     }
 
+    /// When this network could last be reached again after no route had led there; the beginning of time if that never happened.
+    pub(crate) fn returned(&self, network: Network) -> Time {
+        let returned = self.routing().and_then(|routing| routing.returned.lock().get(&network).copied());
+        returned.unwrap_or(Time::ZERO)
+    }
+
     pub(crate) fn doubt(&self, to: Nid) {
         let Some(routing) = self.routing() else { return };
         if let Some(known) = routing.distant.lock().0.get_mut(&to) {
-            known.avoid = known.silent_way().map(|gateway| (gateway, self.rt.now() + AVOIDED));
+            known.handle_doubt(self.rt.now());
             tracing::debug!("{}: {to} has not answered; avoided is {:?}", self.rt.name(), known.avoid);
         }
     }
@@ -991,7 +1027,8 @@ impl LnetNode {
     }
 
     fn tell_reached(&self, networks: Vec<Network>) {
-        if !networks.is_empty() {
+        if let Some(routing) = self.routing().filter(|_| !networks.is_empty()) {
+            routing.note_returned(&networks, self.rt.now());
             let hooks = self.reached_hooks.read().clone();
             networks.into_iter().for_each(|network| hooks.iter().for_each(|hook| hook(network)));
         }

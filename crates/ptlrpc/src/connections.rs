@@ -349,14 +349,16 @@ impl NodeShared {
     }
 
     async fn probe(self: Arc<Self>, export: Arc<Export>) {
+        let begun = self.core.rt.now();
         let answered = self.is_alive(&export).await;
         let now = self.core.rt.now();
         if answered {
             export.handle_heard(now);
         }
         // The probe may be the first message that this node has sent there for a while, and so the one by which it finds that no
-        // route to the client's network works any longer.
-        let is_spared = answered || !self.core.lnet.has_way_to(export.nid().network);
+        // route to the client's network works any longer. A route that has come back meanwhile has not carried all questions.
+        let has_had_a_way = self.core.lnet.way_since(export.nid().network).is_some_and(|since| since <= begun);
+        let is_spared = answered || !has_had_a_way;
         let evict = self.evictor.lock().handle_probed(now, export.cookie, is_spared, export.last_heard());
         if evict {
             tracing::warn!("{}: evicting {} ({}): silent and gone", export.target, export.client_name, export.nid());

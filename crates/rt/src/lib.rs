@@ -8,7 +8,7 @@ mod sim;
 mod since;
 mod task;
 
-pub use sim::{Sim, SimStats};
+pub use sim::{Sim, SimStats, current_task};
 pub use since::Since;
 pub use task::Task;
 
@@ -38,7 +38,7 @@ enum Clock {
 
 /// The tasks that die together.
 struct Scope {
-    name: String,
+    name: Arc<str>,
     /// Error of the scope's time of day, in nanoseconds; only in simulation.
     clock_error: i64,
     state: Mutex<ScopeState>,
@@ -104,7 +104,7 @@ impl Rt {
         if self.scope.adopt(task.aborter()) {
             match &self.clock {
                 Clock::Production(p) => p.spawn(wrapped),
-                Clock::Sim(s) => s.spawn(wrapped),
+                Clock::Sim(s) => s.spawn(wrapped, self.scope.name.clone()),
             }
         } else {
             task.abort();
@@ -160,18 +160,18 @@ impl Rt {
     }
 
     /// A narrower scope of the same clock: killing it ends only its own tasks; killing this one ends both.
-    pub fn child(&self, name: impl Into<String>) -> Rt {
+    pub fn child(&self, name: impl Into<Arc<str>>) -> Rt {
         self.child_of_clock(name, self.scope.clock_error)
     }
 
     /// In simulation, a narrower scope whose time of day is wrong by this many nanoseconds: a node of its own, whose clock
     /// nobody has set. Positive is fast. The monotonic clock is the same.
-    pub fn child_with_clock_error(&self, name: impl Into<String>, nanos: i64) -> Rt {
+    pub fn child_with_clock_error(&self, name: impl Into<Arc<str>>, nanos: i64) -> Rt {
         assert!(self.is_simulated(), "a real clock is as it is");
         self.child_of_clock(name, nanos)
     }
 
-    fn child_of_clock(&self, name: impl Into<String>, clock_error: i64) -> Rt {
+    fn child_of_clock(&self, name: impl Into<Arc<str>>, clock_error: i64) -> Rt {
         let scope = Scope::new(name, clock_error);
         let mut state = self.scope.state.lock();
         if state.children.len() >= state.sweep_children_at {
@@ -215,7 +215,7 @@ impl Rt {
 }
 
 impl Scope {
-    fn new(name: impl Into<String>, clock_error: i64) -> Arc<Scope> {
+    fn new(name: impl Into<Arc<str>>, clock_error: i64) -> Arc<Scope> {
         Arc::new(Scope { name: name.into(), clock_error, state: Mutex::default() })
     }
 

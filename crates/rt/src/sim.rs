@@ -8,6 +8,7 @@ use nacre_base::hash::mix64;
 use nacre_base::{Prng, Time, Timestamp};
 use parking_lot::Mutex;
 use slab::Slab;
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::future::Future;
@@ -30,6 +31,8 @@ pub struct Sim {
 
 struct Running {
     future: BoxFuture,
+    /// Name of the scope in which it was spawned.
+    scope: Arc<str>,
     waker: Waker,
     flag: Arc<TaskWaker>,
 }
@@ -52,7 +55,7 @@ pub(crate) struct Shared {
     now: AtomicU64,
     prng: Mutex<Prng>,
     woken: Arc<Mutex<Vec<usize>>>,
-    spawned: Mutex<Vec<BoxFuture>>,
+    spawned: Mutex<Vec<(BoxFuture, Arc<str>)>>,
     timers: Mutex<Timers>,
 }
 
@@ -81,6 +84,17 @@ impl Wake for TaskWaker {
     }
 }
 
+thread_local! {
+    /// The virtual time, and the scope of the task that this thread has begun to poll last.
+    static CURRENT: RefCell<Option<(Time, Arc<str>)>> = const { RefCell::new(None) };
+}
+
+/// The virtual time and the name of the scope of the task that a simulation runs on this thread: what a line of a log
+/// needs. `None` where no simulation has run.
+pub fn current_task() -> Option<(Time, Arc<str>)> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
 /// Virtual time starts at this date: 2026-01-01 00:00:00 UTC.
 const EPOCH_SECS: i64 = 1_767_225_600;
 
@@ -107,10 +121,11 @@ impl Sim {
     pub fn block_on<T: Send + 'static>(&mut self, limit: Time, future: impl Future<Output = T> + Send + 'static) -> T {
         let out = Arc::new(Mutex::new(None));
         let slot = out.clone();
-        self.shared.spawn(Box::pin(async move {
+        let story = Box::pin(async move {
             let v = future.await;
             *slot.lock() = Some(v);
-        }));
+        });
+        self.shared.spawn(story, "story".into());
         loop {
             if let Some(v) = out.lock().take() {
                 return v;
@@ -160,7 +175,7 @@ impl Sim {
 
     /// Moves newly spawned and woken tasks to the ready list.
     fn collect(&mut self) {
-        for future in std::mem::take(&mut *self.shared.spawned.lock()) {
+        for (future, scope) in std::mem::take(&mut *self.shared.spawned.lock()) {
             let entry = self.tasks.vacant_entry();
             let flag = Arc::new(TaskWaker {
                 id: entry.key(),
@@ -168,7 +183,7 @@ impl Sim {
                 woken: self.shared.woken.clone(),
             });
             self.ready.push(entry.key());
-            entry.insert(Running { future, waker: flag.clone().into(), flag });
+            entry.insert(Running { future, scope, waker: flag.clone().into(), flag });
         }
         std::mem::swap(&mut self.incoming, &mut *self.shared.woken.lock());
         // Sorted, so that the order of wake-ups does not matter: `tokio::sync::watch` wakes in an order of its own.
@@ -183,6 +198,7 @@ impl Sim {
         self.trace = mix64(self.trace ^ mix64(self.shared.now().0) ^ id as u64);
         task.flag.queued.store(false, Ordering::Relaxed);
         let waker = task.waker.clone();
+        CURRENT.set(Some((self.shared.now(), task.scope.clone())));
         let done = task.future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         if done {
             // Old wakers of this task must never queue its successor in the slot.
@@ -219,8 +235,8 @@ impl Shared {
         self.prng.lock().next_u64()
     }
 
-    pub(crate) fn spawn(&self, future: BoxFuture) {
-        self.spawned.lock().push(future);
+    pub(crate) fn spawn(&self, future: BoxFuture, scope: Arc<str>) {
+        self.spawned.lock().push((future, scope));
     }
 
     /// Moves time to the next timer that is still wanted and wakes it. Returns false if there is none.

@@ -131,6 +131,10 @@ enum SimCommand {
         /// Steps of the run: as in the failed sweep
         #[arg(long, default_value_t = 2000)]
         steps: u32,
+        /// Print what the nodes log to standard error, each line with the virtual time and the node: a level, or a filter
+        /// such as info,nacre_ptlrpc=debug
+        #[arg(long, value_name = "FILTER")]
+        log: Option<String>,
     },
     /// Many clients: memory of each idle one, events for each second of CPU
     Scale {
@@ -276,7 +280,11 @@ pub fn main(args: SimArgs) -> ExitCode {
         }
         SimCommand::Away { seeds, from, steps } => sweep(&AWAY, from, seeds, steps, args.json),
         SimCommand::Liveness { seeds, from, steps } => sweep(&LIVENESS, from, seeds, steps, args.json),
-        SimCommand::Replay { seed, locks, crashes, away, liveness, answers, steps } => {
+        SimCommand::Replay { seed, locks, crashes, away, liveness, answers, steps, log } => {
+            if let Some(Err(e)) = log.as_deref().map(crate::log::print) {
+                eprintln!("nacre sim: --log: {e}");
+                return ExitCode::FAILURE;
+            }
             let story = match () {
                 () if locks => &LOCKS,
                 () if crashes => crashes_answering(answers),

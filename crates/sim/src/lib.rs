@@ -16,6 +16,7 @@ pub mod failures;
 mod fsck;
 pub mod journal;
 pub mod liveness;
+mod log;
 pub mod model;
 pub mod ping_storm;
 pub mod scale;

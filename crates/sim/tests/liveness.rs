@@ -25,3 +25,25 @@ fn a_server_that_finds_its_routes_dead_by_its_probes_evicts_nobody() {
         run_seed(seed, STEPS);
     }
 }
+
+/// The MDS was cut off, and its routes came back while it was asking silent clients whether they live. Most of its questions had
+/// gone nowhere, and it evicted clients for not answering them.
+#[test]
+fn questions_that_had_no_way_are_not_held_against_a_client() {
+    for seed in [903, 1453] {
+        run_seed(seed, STEPS);
+    }
+}
+
+/// A server sent its callbacks to a client by the one router that did not reach it, over and over, because the other had brought
+/// nothing since it was used for a message that needs no answer.
+#[test]
+fn callbacks_go_by_another_router_until_one_reaches_the_client() {
+    run_seed(232, STEPS);
+}
+
+/// One router was dead for eight minutes and came back, and then the other died. Clients asked the first one a minute later.
+#[test]
+fn routers_that_were_dead_are_asked_again_when_the_last_one_dies() {
+    run_seed(1336, STEPS);
+}

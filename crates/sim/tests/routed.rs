@@ -112,6 +112,27 @@ fn a_client_behind_a_router_that_is_dead_for_minutes_is_not_evicted() {
     });
 }
 
+/// Nobody can give a lock back behind a router that is dead, and no client waits that the server could answer.
+#[test]
+fn a_lock_that_is_wanted_while_all_clients_are_cut_off_evicts_nobody() {
+    routed(|site, router, _node, u, file| async move {
+        let (_other_node, other) = site.mount(CLIENT + 1).await;
+        let same = other.reopen(file.fid()).await;
+        // The question arrives, and the callback does not.
+        let (send, mut read) = tokio::sync::mpsc::unbounded_channel();
+        drop(site.rt.spawn(async move { send.send(other.get(&same, 0, 10).await).unwrap() }));
+        site.clients.partition([CLIENT], [ROUTER]);
+        site.rt.sleep(Duration::from_millis(100)).await;
+        site.kill_router(&router);
+        site.sleep(400).await;
+        assert_eq!(site.exports(), "2");
+        site.clients.heal();
+        let _router = site.start_router();
+        assert_eq!(read.recv().await, Some(b"dirty".to_vec()));
+        assert_eq!((u.fsync(&file, false).await, site.exports()), (Ok(()), "2".to_owned()));
+    });
+}
+
 /// A second client lives on the network, because a router reports a network where it hears nobody as unreachable.
 #[test]
 fn a_client_that_died_behind_a_router_is_evicted_once_the_router_is_back() {

@@ -299,7 +299,7 @@ async fn keep_up(shared: Weak<Shared>) {
         let (expired, untold, next) = {
             let _in_hand = this.target.in_hand("the lock table");
             let state = &mut *this.state.lock();
-            let expired = state.namespace.expired(rt.now());
+            let expired = this.expired(state, rt.now());
             state.namespace.recompute_pool(rt.now());
             this.publish_pool(state);
             state.keeper_wakes = state.next_due();

@@ -8,6 +8,7 @@ use nacre_ldlm::{ClientId, LockId};
 use nacre_ptlrpc::{Export, LockPool};
 use nacre_wire::ldlm::{BlockingCallback, EnqueueReply, enqueue_flags};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
@@ -19,6 +20,7 @@ const VOLUME_INTERVAL: Duration = Duration::from_secs(10);
 const TOLD_TOGETHER: usize = 256;
 
 pub(crate) type Answer = Result<EnqueueReply, Errno>;
+pub(crate) type Peers = FxHashMap<ClientId, Arc<Peer>>;
 
 pub(crate) struct Shared {
     pub(crate) target: Arc<Target>,
@@ -32,7 +34,7 @@ pub(crate) struct State {
     /// Requests that wait for a grant, by lock.
     pub(crate) waiters: FxHashMap<LockId, oneshot::Sender<Answer>>,
     /// The clients that may have locks.
-    pub(crate) peers: FxHashMap<ClientId, Arc<Peer>>,
+    pub(crate) peers: Peers,
     /// Time of the keeper's next wake-up.
     pub(crate) keeper_wakes: Time,
 }
@@ -87,6 +89,29 @@ impl Shared {
         let pool = state.namespace.pool();
         let limit = u32::try_from(pool.limit).unwrap_or(u32::MAX);
         self.target.set_lock_pool(LockPool { volume: pool.volume, limit });
+    }
+
+    /// Since when the client could be reached, the beginning of time if it always could. `None` while no way leads to its network,
+    /// nor to the network of any other client that may have locks: the target, or all that is around its clients, is cut
+    /// off, and no client waits that could be answered. A client that is cut off alone holds nobody up for longer than one that
+    /// is dead.
+    pub(crate) fn reached_since(&self, peers: &Peers, peer: &Peer) -> Option<Time> {
+        let lnet = self.target.node().lnet();
+        lnet.way_since(peer.export.nid().network).or_else(|| {
+            let others = peers.values().map(|peer| peer.export.nid().network);
+            let reaches_others = BTreeSet::from_iter(others).into_iter().any(|network| lnet.has_way_to(network));
+            reaches_others.then_some(Time::ZERO)
+        })
+    }
+
+    /// Clients that did not give back a lock in time and are to be evicted. A client that was cut off gets all of the time again.
+    pub(crate) fn expired(&self, state: &mut State, now: Time) -> Vec<ClientId> {
+        let State { namespace, peers, .. } = state;
+        let timeout = namespace.settings().callback_timeout;
+        namespace.expired(now, |client| {
+            let reached = self.reached_since(peers, peers.get(&client)?);
+            Some(reached.unwrap_or(now) + timeout).filter(|until| *until > now)
+        })
     }
 
     pub(crate) fn evict(self: &Arc<Self>, client: ClientId) {

@@ -309,13 +309,22 @@ impl Namespace {
         self.deadlines.next()
     }
 
-    /// Clients that did not give back a lock in time and are to be evicted. Each lock is reported once.
-    pub fn expired(&mut self, now: Time) -> Vec<ClientId> {
-        let expired = self.deadlines.expired(now);
+    /// Clients that did not give back a lock in time and are to be evicted. Each lock is reported once. `spared` says until when
+    /// a client has more time.
+    pub fn expired(&mut self, now: Time, spared: impl Fn(ClientId) -> Option<Time>) -> Vec<ClientId> {
+        let mut expired = self.deadlines.expired(now);
         for (id, client) in &expired {
             let holder = self.names.get(id).and_then(Named::client);
             assert_eq!(holder, Some(*client), "the time to give back {id:?} has passed for who does not hold it");
         }
+        expired.retain(|(id, client)| match spared(*client) {
+            Some(until) => {
+                assert!(until > now, "{client:?} is spared until a time that has passed");
+                self.deadlines.begin(*id, *client, until);
+                false
+            }
+            None => true,
+        });
         self.totals.timeouts += expired.len() as u64;
         let clients: BTreeSet<ClientId> = expired.into_iter().map(|(_, client)| client).collect();
         clients.into_iter().collect()

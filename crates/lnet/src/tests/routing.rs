@@ -284,6 +284,29 @@ fn what_was_not_answered_by_one_gateway_goes_by_another() {
     });
 }
 
+/// Locks of clients behind a network that could not be reached get more time, and must not get it for ever because one of two
+/// gateways comes and goes.
+#[test]
+fn a_network_is_cut_off_only_while_no_gateway_leads_there() {
+    routed(2, async |rt, f| {
+        let ((client, _), (server, server_nid)) = (f.client(1), f.server(2));
+        let _requests = inbox(&server, REQUEST);
+        rt.sleep(ms(1000)).await;
+        for _ in 0..3 {
+            f.near.partition([100], [1]);
+            for _ in 0..8 {
+                client.post(server_nid, REQUEST, 0, Payload::new()).unwrap();
+            }
+            rt.sleep(ms(9000)).await;
+            assert_eq!(client.routes().iter().filter(|status| status.up).count(), 1);
+            f.near.heal();
+            rt.sleep(ms(4000)).await;
+            assert!(client.routes().iter().all(|status| status.up));
+            assert_eq!(client.way_since(network("sim2")), Some(Time::ZERO));
+        }
+    });
+}
+
 /// An import that pauses between two connects can then end its pause.
 #[test]
 fn it_is_told_when_a_network_can_be_reached_again() {
@@ -297,9 +320,12 @@ fn it_is_told_when_a_network_can_be_reached_again() {
         client.post(f.far.nid(1), REQUEST, 0, Payload::new()).unwrap();
         rt.sleep(ms(9000)).await;
         assert!(!client.routes()[0].up && reached.lock().is_empty());
+        assert_eq!(client.way_since(network("sim2")), None);
         f.near.heal();
+        let healed = rt.now();
         // A quarter of the time that it was dead, and what is left of a ping.
         rt.sleep(ms(4000)).await;
+        assert!(client.way_since(network("sim2")).is_some_and(|since| since >= healed));
         assert_eq!((client.routes()[0].up, reached.lock().as_slice()), (true, &[network("sim2")][..]));
     });
 }

@@ -102,7 +102,14 @@ impl Judge {
             _ => false,
         };
         let long = |e: &Episode| e.end.unwrap_or(now).since(e.begin) >= CUT_MIN;
-        if episodes.iter().any(|e| was_cut(e) && long(e) && e.touches(now, now, FOUND_WITHIN)) {
+        // It cannot find the eviction while it does not reach the server.
+        let hides = |e: &&Episode| match e.trouble {
+            Trouble::RoutersGone => true,
+            Trouble::ServerCut(s) | Trouble::ServerGone(s, _) => s == server,
+            _ => false,
+        };
+        let hidden: Duration = episodes.iter().filter(hides).map(|e| e.end.unwrap_or(now).since(e.begin)).sum();
+        if episodes.iter().any(|e| was_cut(e) && long(e) && e.touches(now, now, FOUND_WITHIN + hidden)) {
             return true;
         }
         // A server that starts does not wait for ever for clients that it cannot reach.

@@ -16,6 +16,9 @@ pub(super) const INTERVAL: Duration = Duration::from_secs(75);
 pub(super) const AT_MIN_SECS: u64 = 300;
 /// Time for which a server keeps the credit of a message that it was sent.
 pub(super) const TAKING: Duration = Duration::from_micros(2400);
+/// Clocks of clients are wrong by up to this. Were they all right, every client's ping of the first target would arrive before any
+/// client's ping of the second, and routers that are first in first out would serve one OSS after the other.
+pub(super) const CLOCK_ERROR: Duration = Duration::from_millis(5);
 /// Latency of one way through either fabric.
 pub(super) const LATENCY: Duration = Duration::from_micros(5);
 /// Up to so much more, so that nothing is in step.
@@ -60,6 +63,7 @@ pub(super) fn fixed() -> Vec<Constant> {
             Fitted,
             "fine-grained, 8 credits: 7.5 s of 75 stand still. Nothing else is slow: messages are handled at once",
         ),
+        ("error of a client's clock", millis(CLOCK_ERROR), "ms", Physical, "assumed: NTP in one site; fast or slow"),
         ("latency of a fabric", millis(LATENCY), "ms", Physical, "assumed; up to twice as long"),
         (
             "a target's disks",

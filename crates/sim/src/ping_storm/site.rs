@@ -2,7 +2,9 @@
 //! production node with its roles; the idle clients have an import for each target, connected without messages ([`connect_idle`]).
 
 use super::barrier::{Barrier, Lateness};
-use super::constants::{AT_MIN_SECS, DISKS, GNI_CREDITS, GROUP, IN_FLIGHT, JITTER, LATENCY, TAKING, TARGETS, WRITERS};
+use super::constants::{
+    AT_MIN_SECS, CLOCK_ERROR, DISKS, GNI_CREDITS, GROUP, IN_FLIGHT, JITTER, LATENCY, TAKING, TARGETS, WRITERS,
+};
 use super::{Pinging, Topology, Tuning};
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -131,7 +133,8 @@ impl Plan {
 
     /// Gives a client a node with its routes.
     fn client_node(&self, rt: &Rt, name: String, number: u32) -> Result<Node, String> {
-        let (rt, faults) = (rt.child(name), Faults::new());
+        let error = (rt.random() % (2 * CLOCK_ERROR.as_nanos() as u64)) as i64 - CLOCK_ERROR.as_nanos() as i64;
+        let (rt, faults) = (rt.child_with_clock_error(name, error), Faults::new());
         let lnet = Lnet::new(rt.clone(), lnet_options(), faults.clone());
         lnet.add_sim_as(&self.gni, number);
         lnet.set_peer_credits(self.gni.nid(number).network, GNI_CREDITS);

@@ -304,9 +304,9 @@ fn work_under_a_called_back_lock_prolongs_its_deadline_and_silence_is_told_once(
     assert_eq!(s.namespace.next_deadline(), Time::from_secs(199));
     assert!(!s.covers(2, lock, true, 0, 9), "not its own");
     assert!(!s.covers(2, reader, false, 0, 9), "not granted");
-    assert_eq!(s.namespace.expired(Time::from_secs(198)), []);
-    assert_eq!(s.namespace.expired(Time::from_secs(199)), [ClientId(1)]);
-    assert_eq!(s.namespace.expired(Time::from_secs(300)), []);
+    assert_eq!(s.namespace.expired(Time::from_secs(198), |_| None), []);
+    assert_eq!(s.namespace.expired(Time::from_secs(199), |_| None), [ClientId(1)]);
+    assert_eq!(s.namespace.expired(Time::from_secs(300), |_| None), []);
     assert_eq!(s.namespace.totals().timeouts, 1);
     s.client_gone(1);
     assert_eq!(s.granted(), [reader]);

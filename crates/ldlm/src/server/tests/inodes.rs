@@ -104,7 +104,10 @@ fn a_silent_holder_is_named_and_its_going_lets_the_operation_go() {
     let mut s = Server::new();
     grant(&mut s, 1, FILE_A, UPDATE).unwrap();
     let change = s.lock_inodes(2, &[(FILE_A, UPDATE)]);
-    assert_eq!(s.namespace.expired(Time::from_secs(100)), [ClientId(1)]);
+    let spared = |_| Some(Time::from_secs(160));
+    assert_eq!(s.namespace.expired(Time::from_secs(100), spared), [], "it could not be reached");
+    assert_eq!((s.namespace.next_deadline(), s.namespace.totals().timeouts), (Time::from_secs(160), 0));
+    assert_eq!(s.namespace.expired(Time::from_secs(160), |_| None), [ClientId(1)]);
     assert_eq!(s.client_gone(1), []);
     assert_eq!(s.granted(), [change.id()]);
     s.unlock(change.id());

@@ -452,7 +452,7 @@ impl Run {
     /// A read or write under a lock, or a look at the clock.
     fn work(&mut self) {
         if self.random.one_in(2) {
-            let expired = self.s.namespace.expired(self.s.now);
+            let expired = self.s.namespace.expired(self.s.now, |_| None);
             let mut expected: Vec<u64> = self
                 .model
                 .deadlines
