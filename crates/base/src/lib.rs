@@ -29,5 +29,7 @@ pub use time::{Time, Timestamp};
 
 /// A hash map whose iteration order is the same in every run: for the same insertions it never depends on OS randomness.
 pub type FxHashMap<K, V> = rustc_hash::FxHashMap<K, V>;
+/// Their hasher.
+pub use rustc_hash::FxBuildHasher;
 /// The set that goes with [`FxHashMap`].
 pub type FxHashSet<K> = rustc_hash::FxHashSet<K>;

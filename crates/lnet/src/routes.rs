@@ -1,8 +1,10 @@
 //! Routes: by which gateways messages reach networks that this node has no interface on, and the choice among them. Pure
 //! rules; which gateways live is `gateways`' knowledge.
 
-use nacre_base::{Network, Nid};
+use nacre_base::hash::mix64;
+use nacre_base::{FxBuildHasher, Network, Nid};
 use std::cmp::Reverse;
+use std::hash::BuildHasher;
 
 /// A way to a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,7 +181,11 @@ fn deciding(a: &Rank, b: &Rank) -> Rule {
 
 /// The routes of a node, in the order in which they were added.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Routes(Vec<Route>);
+pub(crate) struct Routes {
+    all: Vec<Route>,
+    /// The node's first NID when the first route was added.
+    own: Option<Nid>,
+}
 
 impl Routes {
     /// Adds a route; `own` are the node's NIDs.
@@ -189,28 +195,29 @@ impl Routes {
         if self.find(route.network, route.gateway).is_some() {
             return Err(RouteError::Exists(route.network, route.gateway));
         }
-        self.0.push(route);
+        self.own = self.own.or(own.first().copied());
+        self.all.push(route);
         Ok(())
     }
 
     /// Removes a route.
     pub(crate) fn remove(&mut self, network: Network, gateway: Nid) -> Result<(), RouteError> {
         let at = self.find(network, gateway).ok_or(RouteError::Missing(network, gateway))?;
-        self.0.remove(at);
+        self.all.remove(at);
         Ok(())
     }
 
     fn find(&self, network: Network, gateway: Nid) -> Option<usize> {
-        self.0.iter().position(|r| (r.network, r.gateway) == (network, gateway))
+        self.all.iter().position(|r| (r.network, r.gateway) == (network, gateway))
     }
 
     pub(crate) fn all(&self) -> &[Route] {
-        &self.0
+        &self.all
     }
 
     /// Whether messages may come through this node: whether it is a gateway of any route.
     pub(crate) fn has_gateway(&self, nid: Nid) -> bool {
-        self.0.iter().any(|r| r.gateway == nid)
+        self.all.iter().any(|r| r.gateway == nid)
     }
 
     /// Whether a route to the network goes by this gateway.
@@ -221,7 +228,7 @@ impl Routes {
     /// Whether a route by `other` to the network has the priority and the hops of the one by `gateway`, so that it is passed over
     /// only for the state of its gateway.
     pub(crate) fn are_peers(&self, network: Network, gateway: Nid, other: Nid) -> bool {
-        let cost = |by| self.find(network, by).map(|at| (self.0[at].priority, self.0[at].hops.unwrap_or(1)));
+        let cost = |by| self.find(network, by).map(|at| (self.all[at].priority, self.all[at].hops.unwrap_or(1)));
         cost(other).is_some_and(|_| cost(gateway) == cost(other))
     }
 
@@ -235,9 +242,18 @@ impl Routes {
         without: Option<Nid>,
         state: impl Fn(Nid) -> Option<GatewayState>,
     ) -> Option<Nid> {
-        let ways = self.0.iter().filter(|r| r.network == network && Some(r.gateway) != without);
+        let ways = self.all.iter().filter(|r| r.network == network && Some(r.gateway) != without);
         let known = ways.filter_map(|route| state(route.gateway).map(|state| (route, state)));
-        known.min_by_key(|(route, gateway)| rank(route, gateway)).map(|(route, _)| route.gateway)
+        let best = known.min_by(|(a, state_a), (b, state_b)| {
+            rank(a, state_a).cmp(&rank(b, state_b)).then_with(|| self.turn(a.gateway).cmp(&self.turn(b.gateway)))
+        });
+        best.map(|(route, _)| route.gateway)
+    }
+
+    /// The order of the gateways among which there is nothing to choose. It differs from node to node: thousands that start
+    /// together would otherwise send their first message by the same gateway, their second by the next one, and so on.
+    fn turn(&self, gateway: Nid) -> u64 {
+        mix64(FxBuildHasher.hash_one((self.own, gateway)))
     }
 
     /// All routes to a network, the one that [`Routes::choose`] takes first, and why that one; no reason if there is nothing to
@@ -247,10 +263,10 @@ impl Routes {
         network: Network,
         state: impl Fn(Nid) -> Option<GatewayState>,
     ) -> (Vec<(Route, Option<GatewayState>)>, Option<Rule>) {
-        let ways = self.0.iter().filter(|r| r.network == network);
+        let ways = self.all.iter().filter(|r| r.network == network);
         let mut ways: Vec<_> = ways.map(|route| (*route, state(route.gateway))).collect();
         let rank_of = |(route, state): &(Route, Option<GatewayState>)| state.map(|state| rank(route, &state));
-        ways.sort_by_key(|way| (way.1.is_none(), rank_of(way)));
+        ways.sort_by_key(|way| (way.1.is_none(), rank_of(way), self.turn(way.0.gateway)));
         let why = match (ways.first().and_then(rank_of), ways.get(1).and_then(rank_of)) {
             (Some(first), Some(second)) => Some(deciding(&first, &second)),
             _ => None,
@@ -292,6 +308,26 @@ mod tests {
         for bad in ["", "tcp2", "10.0.0.9@tcp1 tcp2", "tcp2 x 10.0.0.9@tcp1", "tcp2 1:2:3 10.0.0.9@tcp1", "a b c d"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+    }
+
+    /// Thousands of clients that start together sent the first message by the same gateway, and the second by the next one.
+    #[test]
+    fn nodes_do_not_take_equal_gateways_in_the_same_order() {
+        let first_of = |client: u32| {
+            let mut routes = Routes::default();
+            for gateway in 11..15 {
+                routes
+                    .add(
+                        route("o2ib", &format!("10.0.0.{gateway}@tcp"), None, 0),
+                        &[nid(&format!("10.1.0.{client}@tcp"))],
+                    )
+                    .unwrap();
+            }
+            routes.choose("o2ib".parse().unwrap(), None, |_| Some(GOOD)).unwrap()
+        };
+        let mut times = std::collections::BTreeMap::new();
+        (1..=200).for_each(|client| *times.entry(first_of(client)).or_insert(0) += 1);
+        assert!(times.len() == 4 && times.values().all(|n| (30..=70).contains(n)), "{times:?}");
     }
 
     #[test]

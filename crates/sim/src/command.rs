@@ -167,18 +167,18 @@ struct Shown {
     plot: Option<PathBuf>,
 }
 
-/// Arguments of `nacre sim ping-storm`. The default is one group of the paper's OSSs and the routers that they share, each with
-/// as many pings as in the paper.
+/// Arguments of `nacre sim ping-storm`. The default is a tenth of the paper's servers and routers, each with as many pings as in
+/// the paper.
 #[derive(Args, Debug)]
 struct PingStormArgs {
     /// Idle clients
     #[arg(long, default_value_t = 25_000)]
     clients: u32,
     /// OSSs, of four targets each
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 17)]
     oss: u32,
-    /// Routers
-    #[arg(long, default_value_t = 4)]
+    /// Routers; three OSSs share about four of them
+    #[arg(long, default_value_t = 23)]
     routers: u32,
     /// The paper's size, of 168 OSSs and 224 routers, and fewer rows, one part after the other
     #[arg(long, conflicts_with_all = ["clients", "oss", "routers"])]
