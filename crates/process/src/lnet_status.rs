@@ -1,7 +1,8 @@
 //! Interfaces, peers and message counts of a node, with lnetctl's names for everything.
 
+use nacre_base::Nid;
 use nacre_base::param::value::{Drawn, Fields};
-use nacre_lnet::{ByKind, Failures, Latency, Lnet, Stats, Traffic};
+use nacre_lnet::{ByKind, Failures, Latency, Lnet, PeerStatus, Stats, Traffic};
 use nacre_node::Node;
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -39,31 +40,55 @@ pub(crate) fn describe_interfaces(lnet: &Lnet) -> Value {
     Value::Array(lnet.interfaces().iter().map(describe).collect())
 }
 
-/// The peers of a node.
+/// The peers of a node. The NIDs of a peer with several are together.
 pub(crate) fn describe_peers(lnet: &Lnet) -> Value {
-    let describe = |p: &nacre_lnet::PeerStatus| {
-        let ni = |nid: &nacre_base::Nid| {
-            let state = match p.up {
-                Some(true) => "up",
-                Some(false) => "down",
-                None => "NA",
-            };
-            let mut m = Map::new();
-            let described = json!({"nid": nid.to_string(), "state": state,
-                "max_ni_tx_credits": p.max_ni_tx_credits, "available_tx_credits": p.available_tx_credits,
-                "min_tx_credits": p.min_tx_credits, "tx_q_num_of_buf": p.tx_q_num_of_buf,
-                "available_rtr_credits": p.available_rtr_credits, "min_rtr_credits": p.min_rtr_credits,
-                "refcount": p.refcount, "statistics": traffic(&p.traffic)});
-            m.extend(described.as_object().cloned().unwrap_or_default());
-            m.extend(by_kind(&p.traffic).into_iter().map(|(name, counts)| (name.to_owned(), counts)));
-            m.insert("health stats".into(), json!({"health value": p.health}));
-            m.insert("connections".into(), json!(p.connections));
-            Value::Object(m)
-        };
-        json!({"primary nid": p.primary_nid.to_string(), "Multi-Rail": p.nids.len() > 1,
-            "peer ni": p.nids.iter().map(ni).collect::<Vec<_>>()})
+    let (statuses, multi_rail) = (lnet.peers(), lnet.peers_with_nids());
+    let is_single = |nid: &Nid| !multi_rail.iter().any(|peer| peer.nids.iter().any(|(known, _)| known == nid));
+    let ni = |nid: &Nid, in_use: bool| {
+        // A NID may be known on several interfaces of this node.
+        let all: Vec<&PeerStatus> = statuses.iter().filter(|status| status.primary_nid == *nid).collect();
+        let mut described: Vec<Value> = all.iter().map(|status| describe_peer_ni(status, in_use)).collect();
+        if described.is_empty() {
+            described.push(json!({"nid": nid.to_string(), "state": if in_use { "NA" } else { "down" }}));
+        }
+        described
     };
-    Value::Array(lnet.peers().iter().map(describe).collect())
+    let several = multi_rail.iter().map(|peer| {
+        let nis: Vec<Value> = peer.nids.iter().flat_map(|(nid, in_use)| ni(nid, *in_use)).collect();
+        let is_multi_rail = peer.nids.len() > 1 || peer.is_configured;
+        (
+            peer.primary,
+            json!({"primary nid": peer.primary.to_string(), "Multi-Rail": is_multi_rail,
+                "configured": peer.is_configured, "peer ni": nis}),
+        )
+    });
+    let single = statuses.iter().filter(|status| is_single(&status.primary_nid)).map(|status| {
+        let (nid, ni) = (status.primary_nid, describe_peer_ni(status, true));
+        (nid, json!({"primary nid": nid.to_string(), "Multi-Rail": false, "peer ni": [ni]}))
+    });
+    let mut all: Vec<(Nid, Value)> = several.chain(single).collect();
+    all.sort_by_key(|(nid, _)| *nid);
+    Value::Array(all.into_iter().map(|(_, peer)| peer).collect())
+}
+
+fn describe_peer_ni(p: &PeerStatus, in_use: bool) -> Value {
+    let state = match p.up {
+        _ if !in_use => "down",
+        Some(true) => "up",
+        Some(false) => "down",
+        None => "NA",
+    };
+    let mut m = Map::new();
+    let described = json!({"nid": p.primary_nid.to_string(), "state": state,
+        "max_ni_tx_credits": p.max_ni_tx_credits, "available_tx_credits": p.available_tx_credits,
+        "min_tx_credits": p.min_tx_credits, "tx_q_num_of_buf": p.tx_q_num_of_buf,
+        "available_rtr_credits": p.available_rtr_credits, "min_rtr_credits": p.min_rtr_credits,
+        "refcount": p.refcount, "statistics": traffic(&p.traffic)});
+    m.extend(described.as_object().cloned().unwrap_or_default());
+    m.extend(by_kind(&p.traffic).into_iter().map(|(name, counts)| (name.to_owned(), counts)));
+    m.insert("health stats".into(), json!({"health value": p.health}));
+    m.insert("connections".into(), json!(p.connections));
+    Value::Object(m)
 }
 
 /// The open connections of a node.

@@ -72,6 +72,7 @@ pub(super) fn peers(host: &Host, only: Option<&str>, verbose: bool) -> Result<Va
     }
     if !verbose {
         for peer in &mut all {
+            keep(peer, &["primary nid", "Multi-Rail", "peer ni"]);
             for ni in peer["peer ni"].as_array_mut().into_iter().flatten() {
                 keep(ni, &["nid", "state"]);
             }
