@@ -269,6 +269,10 @@ impl Peers {
     pub(crate) fn handle_takes(&mut self, nid: Nid, ours: Vec<KnownNid>) -> bool {
         let Some(slot) = self.of.get(&nid) else { return false };
         let node = &mut self.nodes[*slot];
+        // Somebody else may have the address of a NID whose connections broke.
+        if !node.is_trusted(nid) {
+            return false;
+        }
         let takes = |ours: &[KnownNid], nid| ours.iter().any(|known| known.nid == nid && known.is_trusted);
         let shrank = node.ours.iter().any(|known| known.is_trusted && !takes(&ours, known.nid));
         node.ours = ours;
@@ -491,6 +495,7 @@ mod tests {
         assert_eq!(p.handle_lost(OTHER_OWN, B).unwrap().len(), 2);
         assert_eq!((p.may_bring(B, A), p.may_bring(A, B)), (Bringing::NotYet, Bringing::Allowed));
         assert!(!p.node_of(A).unwrap().takes(OTHER_OWN, OWN) && p.node_of(A).unwrap().takes(OWN, OTHER_OWN));
+        assert!(!p.handle_takes(B, Vec::new()) && p.node_of(A).unwrap().takes(OWN, OTHER_OWN), "it is not believed");
         assert_eq!(p.node_of(A).unwrap().unverified(), [B]);
         p.handle_told(B, vec![A, B], known(&[OWN, OTHER_OWN]));
         assert_eq!((p.may_bring(B, A), p.node_of(A).unwrap().takes(OTHER_OWN, OWN)), (Bringing::Allowed, true));

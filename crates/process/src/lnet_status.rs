@@ -169,10 +169,47 @@ fn by_kind(t: &Traffic) -> [(&'static str, Value); 3] {
 mod tests {
     use super::*;
     use nacre_base::param::openmetrics::Dialect;
-    use nacre_base::{Faults, Nid, Time};
-    use nacre_lnet::LnetOptions;
+    use nacre_base::{Faults, Time};
+    use nacre_lnet::{LnetOptions, SimNet, SimNetOptions};
     use nacre_rt::Sim;
     use std::time::Duration;
+
+    /// Two nodes on two networks: one of them knows the other by both NIDs, and a third node by one.
+    #[test]
+    fn the_nids_of_a_peer_are_shown_together() {
+        let mut sim = Sim::new(1);
+        let rt = sim.rt();
+        let peers = sim.block_on(Time::from_secs(60), async move {
+            let nets = ["sim1", "sim2"].map(|name| {
+                let options = SimNetOptions { network: name.parse().unwrap(), ..SimNetOptions::default() };
+                SimNet::new(rt.clone(), options)
+            });
+            let node = |number: u32, count: usize| {
+                let lnet = Lnet::new(rt.child("node"), LnetOptions::default(), Faults::new());
+                nets[..count].iter().for_each(|net| assert_eq!(lnet.add_sim_as(net, number), net.nid(number)));
+                lnet
+            };
+            let (this, other, third) = (node(1, 2), node(2, 2), node(3, 1));
+            let second = Duration::from_secs(1);
+            assert_eq!(this.discover(nets[1].nid(2), second).await.unwrap(), other.nids());
+            assert_eq!(this.discover(nets[0].nid(3), second).await.unwrap(), third.nids());
+            this.add_peer(nets[0].nid(9), &[nets[1].nid(9)]).unwrap();
+            describe_peers(&this)
+        });
+        let shown = |peer: &Value| {
+            let nis = peer["peer ni"].as_array().unwrap().iter();
+            let nis: Vec<_> = nis.map(|ni| format!("{} {}", ni["nid"].as_str().unwrap(), ni["state"])).collect();
+            (peer["primary nid"].to_string(), peer["Multi-Rail"] == true, peer["configured"] == true, nis.join(", "))
+        };
+        let text = str::to_owned;
+        let want = [
+            (text("\"2@sim1\""), true, false, text("2@sim1 \"up\", 2@sim2 \"up\"")),
+            (text("\"3@sim1\""), false, false, text("3@sim1 \"up\"")),
+            (text("\"9@sim1\""), true, true, text("9@sim1 \"up\", 9@sim2 \"NA\"")),
+        ];
+        assert_eq!(peers.as_array().unwrap().iter().map(shown).collect::<Vec<_>>(), want);
+        assert_eq!(peers[0]["peer ni"][1]["health stats"]["health value"], 1000);
+    }
 
     #[test]
     fn the_counters_of_the_network_are_parameters_and_metrics() {

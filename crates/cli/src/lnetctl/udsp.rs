@@ -57,3 +57,16 @@ pub(super) fn show(host: &Host, args: &[String]) -> ExitCode {
 pub(super) fn rules(host: &Host) -> Result<Vec<Value>, ExitCode> {
     Ok(once(host.gather(&Request::Udsp { task: UdspTask::List })?))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::lnetctl::yaml::to_yaml;
+    use serde_json::json;
+
+    #[test]
+    fn rules_are_shown_as_lustre_shows_them() {
+        let rule = json!({"idx": 0, "src": "NA", "dst": "tcp1", "rte": "NA", "action": {"priority": 0}});
+        let want = "udsp:\n-     idx: 0\n      src: NA\n      dst: tcp1\n      rte: NA\n      action:\n            priority: 0\n";
+        assert_eq!(to_yaml(&json!({ "udsp": [rule] })), want);
+    }
+}

@@ -57,9 +57,11 @@ fn tell<F: Future<Output = ()> + Send + 'static>(story: impl FnOnce(Site) -> F) 
     sim.block_on(Time::from_secs(3600), story(site));
 }
 
+type Losses = Arc<Mutex<Vec<(BTreeSet<Nid>, Loss)>>>;
+
 /// Losses that a node was told of.
-fn losses(lnet: &Lnet) -> Arc<Mutex<Vec<(BTreeSet<Nid>, Loss)>>> {
-    let all = Arc::new(Mutex::new(Vec::new()));
+fn losses(lnet: &Lnet) -> Losses {
+    let all = Losses::default();
     let seen = all.clone();
     lnet.register_loss(Arc::new(move |nids, loss| seen.lock().push((nids.clone(), loss))));
     all
@@ -301,7 +303,8 @@ fn a_rule_prefers_one_network_while_it_works() {
 
 #[tokio::test]
 async fn over_tcp_both_addresses_are_used_and_one_may_go() {
-    let node = || Lnet::new(Rt::production(), LnetOptions::default(), Faults::new());
+    let rt = Rt::production();
+    let node = || Lnet::new(rt.clone(), LnetOptions::default(), Faults::new());
     let listen = |host: u8, number: u8| TcpListen {
         address: Ipv4Addr::new(127, 0, 76 + number, host).into(),
         port: 0,
@@ -323,7 +326,7 @@ async fn over_tcp_both_addresses_are_used_and_one_may_go() {
     let of_a = losses(&a);
     let ask = async |n: u64, answers: &mut tokio::sync::mpsc::UnboundedReceiver<IncomingPut>| {
         a.put(to, REQUEST, n, Payload::from(Bytes::from_static(b"hello"))).await?;
-        let answer = tokio::time::timeout(Duration::from_secs(5), answers.recv()).await;
+        let answer = rt.timeout(Duration::from_secs(5), answers.recv()).await;
         let answer = answer.map_err(|_| LnetError::TimedOut(to))?.unwrap();
         assert_eq!((answer.from, answer.match_bits), (to, n));
         Ok::<_, LnetError>(())
@@ -336,7 +339,7 @@ async fn over_tcp_both_addresses_are_used_and_one_may_go() {
         if knows(&a, &b.nids()) && knows(&b, &own) {
             break;
         }
-        tokio::time::sleep(ms(10)).await;
+        rt.sleep(ms(10)).await;
     }
     assert!(knows(&a, &b.nids()) && knows(&b, &own));
     for n in 1..100 {
