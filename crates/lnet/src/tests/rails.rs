@@ -184,6 +184,22 @@ fn messages_reach_a_peer_whose_primary_nid_is_cut_off() {
     });
 }
 
+#[test]
+fn a_message_that_one_way_does_not_take_goes_by_another() {
+    tell(async |site| {
+        let (a, _b) = acquainted(&site).await;
+        let of_a = losses(&a);
+        // The peer's second interface has gone, and its host says so for each message.
+        site.nets[1].crash(B);
+        site.nets[1].refuse(B);
+        assert_eq!(exchange(&site, &a, site.nid(0, B), 100).await, 0);
+        let stats = a.stats();
+        assert!(stats.successful_resends > 0 && stats.failed_resends == 0, "{stats:?}");
+        assert!(stats.resend_count < 20, "its health falls, so that it is chosen rarely: {}", stats.resend_count);
+        assert!(of_a.lock().iter().all(|(_, loss)| *loss == Loss::OnTheWay));
+    });
+}
+
 /// A peer that knows nothing any more refuses what comes from a second NID, and says so.
 #[test]
 fn a_peer_that_was_restarted_without_a_word_learns_again() {
