@@ -7,12 +7,13 @@ mod fault;
 mod given;
 mod host;
 mod net;
+mod peer;
 mod ping;
 mod printed;
 mod route;
 mod settings;
 mod topology;
-mod unsupported;
+mod udsp;
 mod yaml;
 
 use crate::output::fail;
@@ -36,14 +37,22 @@ What is there:
   export [--backup]                   interfaces, routes, peers and settings; --backup: what import reads, and nothing else
   debug recovery -l|-p                interfaces of a router, or peers, that do not work; gateways are asked until they do
   debug peer --nid NID                all that is known of a peer
+  udsp show [--idx N]                 rules for which of several ways messages prefer
   ping NID... [--timeout MS]          asks nodes for their NIDs
-  discover NID... [--timeout MS]      the same
+  discover NID... [--timeout MS]      asks peers for their NIDs, and each of these whether it is the same node
 Changes of the running processes; an lnet.conf makes them last:
   net add --net NETWORK [--if NAME|ADDRESS[:PORT]] [--credits N] [--peer-credits N] [--peer-buffer-credits N]
   net del --net NETWORK [--if NAME|ADDRESS]
   net set --net NETWORK|--nid NID [--credits N] [--peer-credits N] [--peer-buffer-credits N]
   route add --net NETWORK --gateway NID [--hop N] [--priority N]
   route del --net NETWORK --gateway NID
+  peer add --prim_nid NID [--nid NID,...]...
+                                      says that these NIDs are one node's; peers with discovery need no such word
+  peer del --prim_nid NID [--nid NID,...]...
+  peer set --health 0..1000 --nid NID|--all
+  udsp add [--src NETWORK|NID] [--dst NETWORK|NID] [--rte NID] [--priority N] [--idx N]
+  udsp del --idx N|--all
+  set discovery 0|1                   whether NIDs of peers are found out without being asked for
   set routing 0|1                     stops or starts passing messages on, in processes on several networks
   set lanes 0|1                       one queue as in Lustre, or a lane for each purpose, in all processes
   set tiny_buffers|small_buffers|large_buffers N
@@ -76,8 +85,12 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
         ["net", "del", ..] => net::del(&host, rest(2)),
         ["net", "set", ..] => net::set(&host, rest(2)),
         ["peer", "show", ..] => net::show_peers(&host, rest(2)),
-        ["peer", verb @ ("add" | "del" | "set"), ..] => unsupported::peer(verb),
-        ["udsp", verb @ ("add" | "del" | "show"), ..] => unsupported::udsp(verb),
+        ["peer", "add", ..] => peer::change(&host, true, rest(2)),
+        ["peer", "del", ..] => peer::change(&host, false, rest(2)),
+        ["peer", "set", ..] => peer::set(&host, rest(2)),
+        ["udsp", "add", ..] => udsp::add(&host, rest(2)),
+        ["udsp", "del", ..] => udsp::del(&host, rest(2)),
+        ["udsp", "show", ..] => udsp::show(&host, rest(2)),
         ["route", "show", ..] => route::show_routes(&host, rest(2)),
         ["route", "explain", ..] => route::explain(&host, rest(2)),
         ["route", "add", ..] => route::change(&host, true, rest(2)),

@@ -105,6 +105,8 @@ impl NetworkArgs {
             settings: config.settings,
             routing: config.routing == Some(true),
             buffers: config.buffers,
+            peers: config.peers,
+            udsp: config.udsp,
         })
     }
 

@@ -1,13 +1,18 @@
 //! Changes of a running node that an administrator makes: settings, interfaces, credits, faults, counters.
 
 use crate::Lnet;
+use crate::error::LnetError;
 use crate::fault_rules::{FaultRule, FaultStatus};
 use crate::lnd::ConnectionStatus;
 use crate::message::Header;
 use crate::node::LnetNode;
+use crate::peers::PeerError;
+use crate::rails::PeerNids;
 use crate::settings::Settings;
+use crate::udsp::{UdspError, UdspRule};
 use nacre_base::fault::FaultAction;
 use nacre_base::{Network, Nid};
+use std::time::Duration;
 
 /// Why an interface cannot be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +38,7 @@ impl Lnet {
     pub fn change_settings(&self, settings: Settings) {
         *self.0.settings.write() = settings;
         self.0.apply_settings(&settings);
+        self.0.apply_settings_to_rails(&settings);
     }
 
     /// Sets the counters that only grow to zero.
@@ -56,9 +62,10 @@ impl Lnet {
         }
         let interface = self.0.remove_interface(nid).ok_or(RemoveError::Missing(nid))?;
         self.0.route_off(nid);
+        self.0.handle_interfaces_changed();
         interface.lnd.shutdown().await;
         // Answers on the way to this interface are lost, so the upper layers must send those requests again by another one.
-        interface.peers().iter().for_each(|peer| self.0.handle_peer_down(peer.primary_nid));
+        interface.peers().iter().for_each(|peer| self.0.handle_peer_down(nid, peer.primary_nid));
         Ok(())
     }
 
@@ -95,6 +102,62 @@ impl Lnet {
     /// The rules for messages that arrive, with their counts.
     pub fn faults(&self) -> Vec<FaultStatus> {
         self.0.fault_rules.get().map_or_else(Vec::new, |rules| rules.lock().all())
+    }
+
+    /// The peers that are known to have several NIDs, in the order of their primary NIDs.
+    pub fn peers_with_nids(&self) -> Vec<PeerNids> {
+        self.0.peer_nids()
+    }
+
+    /// Asks a peer, and each NID that it names, which NIDs are its own. Returns those that are, the primary one first.
+    pub async fn discover(&self, nid: Nid, timeout: Duration) -> Result<Vec<Nid>, LnetError> {
+        self.0.discover(nid, timeout, true).await?;
+        let all = self.0.peer_nids();
+        let found = all.into_iter().find(|peer| peer.nids.iter().any(|(known, _)| *known == nid));
+        Ok(found.map_or_else(|| vec![nid], |peer| peer.nids.into_iter().map(|(nid, _)| nid).collect()))
+    }
+
+    /// Takes these NIDs for one node from now on, beside those of it that are known.
+    pub fn add_peer(&self, primary: Nid, others: &[Nid]) -> Result<(), PeerError> {
+        self.0.add_peer(primary, others)
+    }
+
+    /// Forgets some NIDs of a peer, or, if none is named, that it has several.
+    pub fn remove_peer(&self, primary: Nid, nids: &[Nid]) -> Result<(), PeerError> {
+        self.0.remove_peer(primary, nids)
+    }
+
+    /// Sets the health of a NID of a peer, or of all, from 0 to 1000. Returns false if nothing is known of it.
+    pub fn set_peer_health(&self, nid: Option<Nid>, health: u32) -> bool {
+        let now = self.0.rt.now();
+        let mut found = false;
+        for interface in self.0.interfaces() {
+            let all =
+                nid.map_or_else(|| interface.peers().iter().map(|peer| peer.primary_nid).collect(), |nid| vec![nid]);
+            all.into_iter().for_each(|nid| found |= interface.set_health(nid, health, now));
+        }
+        found
+    }
+
+    /// Adds a rule for the choice of ways, at the end or before the one with the index.
+    pub fn add_udsp(&self, rule: UdspRule, index: Option<usize>) -> Result<(), UdspError> {
+        self.0.change_rules(|rules| rules.add(rule, index))
+    }
+
+    /// Removes the rule with an index, or all.
+    pub fn remove_udsp(&self, index: Option<usize>) -> Result<(), UdspError> {
+        self.0.change_rules(|rules| match index {
+            Some(index) => rules.remove(index),
+            None => {
+                rules.clear();
+                Ok(())
+            }
+        })
+    }
+
+    /// The rules for the choice of ways, in the order of their indices.
+    pub fn udsp(&self) -> Vec<UdspRule> {
+        self.0.rules()
     }
 
     /// The open connections of all interfaces.

@@ -35,6 +35,7 @@
 //! all that (4).
 
 use crate::message::{Header, Kind, MAX_PAYLOAD, Portal, Purpose};
+use crate::peers::PEER_NIDS_MAX;
 use crate::routes::HOPS_MAX;
 use nacre_base::{Network, Nid, RawNid};
 
@@ -316,7 +317,9 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 /// The answer to a ping. On the wire it is 4 bytes of flags (bit 0: the node is a router), 4 bytes that count its NIDs, and
 /// for each NID 24 bytes and 4 bytes of flags (bit 0: the NID's interface works). Then come 4 bytes that count the networks
 /// that a router reaches by other routers, and for each 4 bytes that name it, 4 bytes of flags (bit 0: it can be reached) and 4
-/// bytes that name the latest loss; this part may be missing.
+/// bytes that name the latest loss. Then come 4 bytes that count the NIDs of the asking node that the answering one takes for
+/// one node, and for each 24 bytes and 4 bytes of flags (bit 0: messages from it are taken now). The last two parts may be
+/// missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PingInfo {
     /// Whether it is a router.
@@ -325,6 +328,16 @@ pub(crate) struct PingInfo {
     pub(crate) nids: Vec<(Nid, bool)>,
     /// The networks that a router reaches by other routers.
     pub(crate) ways: Vec<ToldWay>,
+    /// NIDs of the node that this is said to, as far as they are known to be one node's; empty if it is known by one NID.
+    pub(crate) yours: Vec<KnownNid>,
+}
+
+/// A NID that one node takes for another node's, beside other NIDs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KnownNid {
+    pub(crate) nid: Nid,
+    /// Whether it takes messages from this NID that say that they are from another one of them.
+    pub(crate) is_trusted: bool,
 }
 
 /// A router's word about a network that it reaches by other routers.
@@ -343,20 +356,29 @@ const PING_NIDS_MAX: usize = 4096;
 pub(crate) const PING_WAYS_MAX: usize = 1024;
 /// Bytes of each.
 const WAY_LEN: usize = 12;
+/// Bytes of a NID with its flags.
+const FLAGGED_NID_LEN: usize = NID_LEN + 4;
 
 impl PingInfo {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut b = u32::from(self.routing).to_le_bytes().to_vec();
         b.extend_from_slice(&(self.nids.len() as u32).to_le_bytes());
-        for (nid, up) in &self.nids {
-            b.extend_from_slice(&encode_nid(*nid));
-            b.extend_from_slice(&u32::from(*up).to_le_bytes());
-        }
+        let put_nid = |b: &mut Vec<u8>, nid: Nid, flag: bool| {
+            b.extend_from_slice(&encode_nid(nid));
+            b.extend_from_slice(&u32::from(flag).to_le_bytes());
+        };
+        self.nids.iter().for_each(|(nid, up)| put_nid(&mut b, *nid, *up));
         b.extend_from_slice(&(self.ways.len() as u32).to_le_bytes());
         for way in &self.ways {
             for word in [way.network.to_u32(), u32::from(way.up), way.loss] {
                 b.extend_from_slice(&word.to_le_bytes());
             }
+        }
+        // Left out where it is empty: most nodes have one NID.
+        if !self.yours.is_empty() {
+            let yours = &self.yours[..self.yours.len().min(PEER_NIDS_MAX)];
+            b.extend_from_slice(&(yours.len() as u32).to_le_bytes());
+            yours.iter().for_each(|known| put_nid(&mut b, known.nid, known.is_trusted));
         }
         b
     }
@@ -365,29 +387,44 @@ impl PingInfo {
     pub(crate) fn decode(b: &[u8]) -> Result<PingInfo, FrameError> {
         let (head, rest) = b.split_first_chunk::<8>().ok_or(FrameError::Nid)?;
         let count = u32_at(head, 4) as usize;
-        if count > PING_NIDS_MAX || rest.len() < count * (NID_LEN + 4) {
+        if count > PING_NIDS_MAX {
             return Err(FrameError::Nid);
         }
-        let entry = |e: &[u8]| decode_nid(&e[..NID_LEN]).map(|nid| (nid, u32_at(e, NID_LEN) & 1 != 0));
-        let (nids, rest) = rest.split_at(count * (NID_LEN + 4));
-        let nids = nids.chunks_exact(NID_LEN + 4).map(entry).collect::<Result<_, _>>()?;
-        Ok(PingInfo { routing: u32_at(head, 0) & 1 != 0, nids, ways: decode_ways(rest)? })
+        let (nids, rest) = decode_flagged_nids(rest, count)?;
+        let (ways, rest) = decode_ways(rest)?;
+        let (count, rest) = decode_count(rest, PEER_NIDS_MAX)?;
+        let yours = decode_flagged_nids(rest, count)?.0;
+        let yours = yours.into_iter().map(|(nid, is_trusted)| KnownNid { nid, is_trusted }).collect();
+        Ok(PingInfo { routing: u32_at(head, 0) & 1 != 0, nids, ways, yours })
     }
 }
 
-fn decode_ways(b: &[u8]) -> Result<Vec<ToldWay>, FrameError> {
+/// The number of entries of a part that may be missing, and the bytes after it.
+fn decode_count(b: &[u8], most: usize) -> Result<(usize, &[u8]), FrameError> {
     let Some((count, rest)) = b.split_first_chunk::<4>() else {
-        return if b.is_empty() { Ok(Vec::new()) } else { Err(FrameError::Nid) };
+        return if b.is_empty() { Ok((0, b)) } else { Err(FrameError::Nid) };
     };
     let count = u32::from_le_bytes(*count) as usize;
-    if count > PING_WAYS_MAX || rest.len() < count * WAY_LEN {
-        return Err(FrameError::Nid);
-    }
+    if count > most { Err(FrameError::Nid) } else { Ok((count, rest)) }
+}
+
+type Decoded<'a, T> = (Vec<T>, &'a [u8]);
+
+fn decode_flagged_nids(b: &[u8], count: usize) -> Result<Decoded<'_, (Nid, bool)>, FrameError> {
+    let (nids, rest) = b.split_at_checked(count * FLAGGED_NID_LEN).ok_or(FrameError::Nid)?;
+    let entry = |e: &[u8]| decode_nid(&e[..NID_LEN]).map(|nid| (nid, u32_at(e, NID_LEN) & 1 != 0));
+    let nids = nids.chunks_exact(FLAGGED_NID_LEN).map(entry).collect::<Result<_, _>>()?;
+    Ok((nids, rest))
+}
+
+fn decode_ways(b: &[u8]) -> Result<Decoded<'_, ToldWay>, FrameError> {
+    let (count, rest) = decode_count(b, PING_WAYS_MAX)?;
+    let (ways, rest) = rest.split_at_checked(count * WAY_LEN).ok_or(FrameError::Nid)?;
     let way = |e: &[u8]| {
         let network = Network::from_u32(u32_at(e, 0)).ok_or(FrameError::Nid)?;
         Ok(ToldWay { network, up: u32_at(e, 4) & 1 != 0, loss: u32_at(e, 8) })
     };
-    rest.chunks_exact(WAY_LEN).take(count).map(way).collect()
+    Ok((ways.chunks_exact(WAY_LEN).map(way).collect::<Result<_, _>>()?, rest))
 }
 
 /// NIDs one after the other.
@@ -530,13 +567,18 @@ mod tests {
         let nids = vec![(Nid::LO, true), (hello().destination, false)];
         let without_ways = 8 + nids.len() * (NID_LEN + 4);
         let ways = vec![ToldWay { network: Network::SIM, up: true, loss: 7 }];
-        let info = PingInfo { routing: true, nids, ways };
+        let yours = [(Nid::sim(3), true), (Nid::sim(4), false)].map(|(nid, is_trusted)| KnownNid { nid, is_trusted });
+        let info = PingInfo { routing: true, nids, ways, yours: yours.to_vec() };
         let bytes = info.encode();
-        assert_eq!(PingInfo::decode(&bytes[..without_ways]), Ok(PingInfo { ways: Vec::new(), ..info.clone() }));
+        let without_yours = without_ways + 4 + WAY_LEN;
+        let short = PingInfo { yours: Vec::new(), ..info.clone() };
+        assert_eq!(PingInfo::decode(&bytes[..without_yours]), Ok(short.clone()));
+        assert_eq!(short.encode(), &bytes[..without_yours], "as before there were such NIDs");
+        assert_eq!(PingInfo::decode(&bytes[..without_ways]), Ok(PingInfo { ways: Vec::new(), ..short }));
         assert_eq!(PingInfo::decode(&bytes), Ok(info));
-        let cut = |len: &usize| *len != without_ways;
+        let cut = |len: &usize| ![without_ways, without_yours].contains(len);
         assert!((0..bytes.len()).filter(cut).all(|len| PingInfo::decode(&bytes[..len]).is_err()));
-        for count in [4, without_ways] {
+        for count in [4, without_ways, without_yours] {
             let mut many = bytes.clone();
             many[count..count + 4].copy_from_slice(&u32::MAX.to_le_bytes());
             assert_eq!(PingInfo::decode(&many), Err(FrameError::Nid));

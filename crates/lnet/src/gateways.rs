@@ -18,6 +18,8 @@ use std::time::Duration;
 pub(crate) const SUSPECT_AFTER: Duration = Duration::from_millis(500);
 /// A gateway is dead if it leaves a ping unanswered for so long.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
+/// An interval of pings for what is watched like a gateway, but is not to be pinged while nothing is sent there.
+pub(crate) const LINK_INTERVAL: Duration = Duration::from_secs(u32::MAX as u64);
 /// Shortest interval between pings of a dead gateway.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 

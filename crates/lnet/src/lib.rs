@@ -1,7 +1,8 @@
 //! LNet: messages between nodes that are named by NIDs, over interchangeable drivers, under credits.
 //!
 //! [`Lnet`] is one node. It sends PUTs to portals, moves bulk data by GET and PUT against memory descriptors, and pings.
-//! Where a message goes is the choice of `select`, and for another network of `routes`, whose gateways `gateways` watches;
+//! A peer with several NIDs is reached by any of them: `peers` knows which are its own, `rails` uses them, by the choice of
+//! `select` and the rules of `udsp`. For another network the way is the choice of `routes`, whose gateways `gateways` watches;
 //! `routing` passes on messages of others, within the buffers of `router`. How many may be in hand is `credits`' rule, how a
 //! message looks on a socket is in `frame`; drivers (LNDs) are `tcp`, `lo` and `sim`. It knows nothing of RPCs and resends nothing: delivery is at most
 //! once, and order holds only among small messages on one connection.
@@ -35,7 +36,9 @@ mod message;
 mod node;
 mod options;
 mod params;
+mod peers;
 mod places;
+mod rails;
 mod router;
 mod routes;
 mod routing;
@@ -47,6 +50,7 @@ mod stock;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod udsp;
 mod waits;
 
 pub use bulk::{MdGuard, SinkGuard};
@@ -58,7 +62,9 @@ pub use message::{MAX_PAYLOAD, Portal, Purpose};
 pub use node::{IncomingPut, Loss, LossHook, PortalHandler};
 pub use options::{LnetOptions, TcpOptions};
 pub use params::{PARAMS, Stats};
+pub use peers::{PEER_NIDS_MAX, PeerError};
 pub use places::{Place, Places};
+pub use rails::PeerNids;
 pub use router::{Level, PoolKind, RouterOptions};
 pub use routes::{GatewayState, HOPS_MAX, ParseRouteError, Route, RouteError, Rule};
 pub use routing::{Explanation, RouteStatus, RoutingStatus, Way};
@@ -66,6 +72,7 @@ pub use settings::{GatewayRules, Settings};
 pub use sim::{CreditsReturn, FaultPlan, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats};
 pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Traffic};
 pub use tcp::TcpListen;
+pub use udsp::{NidSet, UdspError, UdspRule};
 pub use waits::{NodeWaits, WAIT_BOUNDS, WAIT_ROWS, Waits};
 
 use lnd::Waiter;
@@ -400,6 +407,7 @@ impl Lnet {
         let node = &self.0;
         node.drain_routing().await;
         node.stop_watching();
+        node.stop_watching_rails();
         node.closed.store(true, Ordering::Relaxed);
         let deadline = node.rt.now() + node.options.shutdown_grace;
         while node.counters.msgs_alloc.load(Ordering::Relaxed) > 0 && node.rt.now() < deadline {

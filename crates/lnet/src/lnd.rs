@@ -29,6 +29,11 @@ pub(crate) trait Lnd: Send + Sync {
     /// A peer is said to be up: whatever is known of failures to reach it is out of date.
     fn forget_failures(&self, _peer: Nid) {}
 
+    /// Whether peers tell of their NIDs when a connection is opened. Elsewhere a peer has to be asked.
+    fn says_hello(&self) -> bool {
+        false
+    }
+
     /// Whether a message to the peer would go out without a connection being opened first.
     fn reaches(&self, _peer: Nid) -> bool {
         true
@@ -95,7 +100,9 @@ pub(crate) struct Sending {
     pub(crate) credits_are_low: bool,
     /// What it holds of a router that passes it on.
     pub(crate) held: Option<Held>,
-    /// How often it was given to another gateway because its own was lost.
+    /// True if the next hop is the node that the message is for, by another of its NIDs.
+    pub(crate) is_by_rail: bool,
+    /// How often it was given to another gateway, or another NID, because its own was lost.
     pub(crate) retries: u8,
     completed: bool,
 }
@@ -228,6 +235,7 @@ impl Outbound {
             credits,
             credits_are_low: false,
             held,
+            is_by_rail: false,
             retries,
             completed,
         }))
@@ -240,14 +248,20 @@ impl Outbound {
 
     /// It is given to the network: from now on something should be heard from where it goes.
     pub(crate) fn note_sent(&self, via: Nid) {
-        if let Some(routing) = self.node.routing().filter(|_| self.message.is_answered()) {
+        if !self.message.is_answered() {
+            return;
+        }
+        if let Some(routing) = self.node.routing() {
             routing.handle_sent(via, self.next_hop, self.started);
+        }
+        if let Some(rails) = self.node.rails() {
+            rails.handle_sent(self.next_hop, self.started);
         }
     }
 
     /// True if it goes to a router first.
     pub(crate) fn is_by_gateway(&self) -> bool {
-        self.next_hop != self.message.header.destination && self.interface.nid != Nid::LO
+        self.next_hop != self.message.header.destination && !self.is_by_rail && self.interface.nid != Nid::LO
     }
 
     /// The message itself, for a driver that passes it on in memory.
@@ -317,26 +331,34 @@ impl Outbound {
         }
     }
 
-    /// The message on another way, if its gateway was lost before it took the whole message.
+    /// The message on another way, if its gateway, or the NID that it was sent to, was lost before it took the whole message.
     fn try_elsewhere(&mut self, result: Result<(), LnetError>) -> Option<(Outbound, Arc<Interface>)> {
-        let (node, destination) = (self.node.clone(), self.message.header.destination);
+        let (node, header) = (self.node.clone(), self.message.header);
         let is_distant = self.is_by_gateway();
         let is_whole = self.message.payload.len() == self.payload_len;
-        if !is_distant || !is_whole || !matches!(result, Err(LnetError::PeerDown(_))) {
+        if !is_whole || !matches!(result, Err(LnetError::PeerDown(_))) || !is_distant && node.rails().is_none() {
             return None;
         }
         // The choice of a way locks interfaces, whose holders may want to read settings.
         let retry_count = node.settings.read().retry_count;
-        let way = (u32::from(self.retries) < retry_count)
-            .then(|| node.distant_path(destination, false, Some(self.next_hop)).ok())
-            .flatten();
+        let may_retry = u32::from(self.retries) < retry_count;
+        let failed = (self.interface.nid, self.next_hop);
+        let way = match is_distant {
+            _ if !may_retry => None,
+            true => node.distant_path(header.destination, false, Some(self.next_hop)).ok(),
+            false => node.other_rail(&header, failed),
+        };
         let Some((interface, next_hop)) = way else {
-            bump(&node.counters.failed_resends);
+            // A message to a node with one NID cannot be sent again.
+            if is_distant || self.retries > 0 {
+                bump(&node.counters.failed_resends);
+            }
             return None;
         };
         bump(&node.counters.resend_count);
         let mut out = Outbound::new(&node, interface.clone(), next_hop, self.take_message(), Waiter::Nobody);
         out.retries = self.retries.saturating_add(1);
+        out.is_by_rail = !is_distant;
         Some((out, interface))
     }
 }

@@ -147,6 +147,8 @@ impl Message {
         m.header.offset = to.offset;
         m.header.status = status;
         m.header.purpose = to.purpose;
+        // Whoever asked waits for an answer of the NID that was asked.
+        m.header.source = to.destination;
         m.is_answer = true;
         m
     }

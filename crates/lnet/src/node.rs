@@ -10,12 +10,15 @@ use crate::lnd::{Lnd, Outbound, Receipt, Waiter};
 use crate::message::{Header, Kind, MAX_PAYLOAD, Message, Portal, Purpose, flip_bit};
 use crate::options::LnetOptions;
 use crate::params::Counters;
+use crate::peers::Bringing;
+use crate::rails::{ChosenWay, Rails};
 use crate::routes::GatewayState;
 use crate::routing::Routing;
-use crate::select::{self, Candidate};
+use crate::select::Candidate;
 use crate::settings::Settings;
 use crate::status::{Failures, InterfaceStatus, Latency, PeerStatus, Traffic, bump};
 use crate::stock::Taken;
+use crate::udsp::INDIFFERENT;
 use crate::waits::Waits;
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Faults, FxHashMap, Network, Nid, Payload, Time};
@@ -101,6 +104,8 @@ pub(crate) struct LnetNode {
     purposes: [AtomicU8; PORTALS],
     /// Of a node with routes, or a router.
     pub(crate) routing: OnceLock<Box<Routing>>,
+    /// There once this node has several interfaces, or a peer with several NIDs.
+    pub(crate) rails: OnceLock<Box<Rails>>,
     /// Whether purposes have lanes of their own, here and among what a router passes on.
     pub(crate) lanes: AtomicBool,
     /// Set by shutdown: nothing is sent any more.
@@ -137,6 +142,10 @@ struct Peer {
     up: Option<bool>,
     /// What health lacks to 1000.
     sickness: u32,
+    /// When `sickness` last changed.
+    sick_since: Time,
+    /// When it was last chosen among the NIDs of its node.
+    turn: u64,
     /// As it told in its HELLO; empty if it has not.
     nids: Vec<Nid>,
 }
@@ -144,7 +153,7 @@ struct Peer {
 /// Portals that can have a purpose; Lustre numbers about 40.
 const PORTALS: usize = 64;
 
-const HEALTH_MAX: u32 = 1000;
+pub(crate) const HEALTH_MAX: u32 = 1000;
 
 impl LnetNode {
     /// `make_lo` makes the driver by which the node speaks to itself.
@@ -181,18 +190,20 @@ impl LnetNode {
                 counters: Counters::default(),
                 purposes: [const { AtomicU8::new(Purpose::Requests as u8) }; PORTALS],
                 routing: OnceLock::new(),
+                rails: OnceLock::new(),
                 closed: AtomicBool::new(false),
             }
         })
     }
 
-    pub(crate) fn add_interface(&self, nid: Nid, lnd: Arc<dyn Lnd>) {
+    pub(crate) fn add_interface(self: &Arc<Self>, nid: Nid, lnd: Arc<dyn Lnd>) {
         let o = &self.options;
         let mut credits = Credits::new(o.credits, o.peer_credits, o.peer_queue_max, o.peer_queue_bytes_max)
             .with_growth(o.peer_credits_max);
         let released = credits.set_lanes(self.lanes.load(Ordering::Relaxed), self.rt.now());
         assert!(released.is_empty(), "nothing was sent yet");
         self.interfaces.write().push(Arc::new(Interface::new(nid, lnd, credits, o.peers_max)));
+        self.handle_interfaces_changed();
     }
 
     /// Forgets an interface. Messages that it has in hand are completed when its driver is shut down.
@@ -262,21 +273,44 @@ impl LnetNode {
         if self.closed.load(Ordering::Relaxed) {
             return waiter.tell(self, Err(LnetError::Shutdown));
         }
-        match self.path(message.header.destination, message.is_answer) {
-            Ok((interface, next_hop)) => {
-                if next_hop != message.header.destination && message.is_answered() {
-                    self.note_sent_by(message.header.destination, next_hop);
+        let to = message.header.destination;
+        let path = self.path_for(&message);
+        let rail = self.rail_for(&message, path.as_ref().ok().map(|(interface, next_hop)| (&**interface, *next_hop)));
+        match (rail, path) {
+            (Some(ChosenWay { interface, next_hop, source }), _) => {
+                message.header.source = source;
+                let mut out = Outbound::new(self, interface.clone(), next_hop, message, waiter);
+                out.is_by_rail = true;
+                out.admit(&interface);
+            }
+            (None, Ok((interface, next_hop))) => {
+                if next_hop != to && message.is_answered() {
+                    self.note_sent_by(to, next_hop);
                 }
                 // A message to this node itself comes from the NID it was sent to, so that answers take the same way.
-                let local = interface.nid == Nid::LO;
-                message.header.source = if local { message.header.destination } else { interface.nid };
+                message.header.source = if interface.nid == Nid::LO { to } else { interface.nid };
                 Outbound::new(self, interface.clone(), next_hop, message, waiter).admit(&interface);
             }
-            Err(e) => {
+            (None, Err(e)) => {
                 bump(&self.counters.local_no_route_count);
                 waiter.tell(self, Err(e));
             }
         }
+    }
+
+    /// Where a message leaves, and to whom it goes first, if there is no choice among several NIDs of a peer.
+    fn path_for(&self, message: &Message) -> Result<(Arc<Interface>, Nid), LnetError> {
+        let Header { kind, source, destination, .. } = message.header;
+        // Whoever asked waits for an answer of the NID that was asked.
+        if kind == Kind::Reply
+            && source.reaches(destination)
+            && destination != source
+            && let Some(asked) = self.interface(source).filter(|asked| asked.nid != Nid::LO)
+            && !self.is_local(destination)
+        {
+            return Ok((asked, destination));
+        }
+        self.path(destination, message.is_answer)
     }
 
     /// Where a message to `to` leaves, and to whom it goes first.
@@ -295,15 +329,10 @@ impl LnetNode {
         }
     }
 
-    /// The interface by which a node is reached directly; of several the best.
+    /// The interface by which a node is reached directly; of several always the first, because its NID is what the node
+    /// knows this one by.
     pub(crate) fn interface_to(&self, to: Nid) -> Option<Arc<Interface>> {
-        let interfaces = self.interfaces.read();
-        let mut reaching = interfaces.iter().filter(|interface| interface.nid.reaches(to));
-        // Most often there is one, whose credits need no look.
-        match (reaching.next(), reaching.next()) {
-            (only, None) => only.cloned(),
-            _ => select::choose(interfaces.iter().map(|i| i.candidate()), to).map(|i| interfaces[i].clone()),
-        }
+        self.interfaces.read().iter().find(|interface| interface.nid.reaches(to)).cloned()
     }
 
     /// A driver received a message from `peer` on the interface `via`.
@@ -334,13 +363,18 @@ impl LnetNode {
         self.counters.recv_length.fetch_add(len, Ordering::Relaxed);
         interface.handle_received(peer, header.kind);
         self.handle_heard(via, peer);
+        self.handle_heard_of_rail(peer);
+        let mut sender = header.source;
         if via != Nid::LO && header.source != peer {
-            if !self.may_bring(via, peer, header.source) {
-                bump(&self.counters.errors);
-                tracing::debug!("{}: {peer} says that it brings a message from {}", self.rt.name(), header.source);
-                return;
+            match self.may_bring(via, peer, header.source) {
+                Bringing::Allowed => sender = peer,
+                Bringing::ByGateway => self.handle_came_through(header.source, peer),
+                Bringing::NotYet | Bringing::Forbidden => {
+                    bump(&self.counters.errors);
+                    tracing::debug!("{}: {peer} says that it brings a message from {}", self.rt.name(), header.source);
+                    return self.handle_refused_rail(peer);
+                }
             }
-            self.handle_came_through(header.source, peer);
         }
         if !self.is_local(header.destination) {
             return self.forward(peer, message, receipt);
@@ -356,7 +390,7 @@ impl LnetNode {
             }
             Kind::Put => self.handle_put(&header, payload, receipt),
             Kind::Get => self.handle_get(&header),
-            Kind::Reply => self.handle_reply(&interface, &header, payload),
+            Kind::Reply => self.handle_reply(&interface, sender, &header, payload),
         };
         if !taken {
             bump(&self.counters.drop_count);
@@ -395,13 +429,13 @@ impl LnetNode {
         self.ping_info(peer).encode().into()
     }
 
-    fn handle_reply(&self, interface: &Interface, header: &Header, payload: Payload) -> bool {
+    fn handle_reply(&self, interface: &Interface, sender: Nid, header: &Header, payload: Payload) -> bool {
         match self.gets.handle_reply(header.source, header.id, header.status, payload) {
             Some(started) => {
                 if header.status != 0 {
                     bump(&self.counters.remote_error_count);
                 }
-                interface.handle_round_trip(header.source, self.rt.now(), started);
+                interface.handle_round_trip(sender, self.rt.now(), started);
                 true
             }
             None => false,
@@ -449,10 +483,11 @@ impl LnetNode {
         if self.is_local(peer) { u64::MAX } else { MAX_PAYLOAD as u64 }
     }
 
-    /// A driver lost its connections to a peer.
-    pub(crate) fn handle_peer_down(self: &Arc<Self>, peer: Nid) {
+    /// The driver of the interface `own` lost its connections to a peer.
+    pub(crate) fn handle_peer_down(self: &Arc<Self>, own: Nid, peer: Nid) {
         self.handle_gateway_lost(peer);
-        self.handle_lost(&BTreeSet::from([peer]), Loss::Peer);
+        let (nids, loss) = self.handle_rail_lost(own, peer).unwrap_or((BTreeSet::from([peer]), Loss::Peer));
+        self.handle_lost(&nids, loss);
     }
 
     /// Messages to and from these nodes may be lost: those who wait for answers are told.
@@ -463,9 +498,10 @@ impl LnetNode {
     }
 
     /// A peer introduced itself on the interface `via`.
-    pub(crate) fn handle_hello(&self, via: Nid, nids: &[Nid]) {
+    pub(crate) fn handle_hello(self: &Arc<Self>, via: Nid, nids: &[Nid]) {
         let (Some(interface), Some(primary)) = (self.interface(via), nids.first()) else { return };
         interface.state.lock().peer(*primary, interface.peers_max).nids = nids.to_vec();
+        self.handle_introduced(nids);
     }
 
     pub(crate) fn interface(&self, nid: Nid) -> Option<Arc<Interface>> {
@@ -509,10 +545,35 @@ impl Interface {
         Interface { nid, lnd, state: Mutex::new(state), peers_max }
     }
 
-    fn candidate(&self) -> Candidate {
+    /// What the choice of a way to a peer with several NIDs needs to know of one of these NIDs on this interface. Health comes
+    /// back by itself in the time `healed_after`, so that a NID that failed has its turn again.
+    pub(crate) fn rail_candidate(&self, nid: Nid, now: Time, healed_after: Duration) -> Candidate {
         let s = self.state.lock();
-        let available_credits = s.credits.interface().available;
-        Candidate { nid: self.nid, health: HEALTH_MAX, available_credits, sequence: s.traffic.sent.total() }
+        let (known, gate) = (s.peers.get(&nid), s.credits.peer(nid));
+        Candidate {
+            preference: INDIFFERENT,
+            peer_health: HEALTH_MAX - known.map_or(0, |peer| peer.sickness_at(now, healed_after)),
+            interface_health: HEALTH_MAX,
+            is_full: s.credits.interface().available <= 0,
+            credits_in_use: i64::from(gate.max) - gate.available + s.credits.peer_queued(nid) as i64,
+            turn: known.map_or(0, |peer| peer.turn),
+        }
+    }
+
+    /// A message that had a choice of ways goes to a NID.
+    pub(crate) fn take_turn(&self, nid: Nid, turn: u64) {
+        self.state.lock().peer(nid, self.peers_max).turn = turn;
+    }
+
+    /// Sets the health of a NID.
+    pub(crate) fn set_health(&self, nid: Nid, health: u32, now: Time) -> bool {
+        let mut s = self.state.lock();
+        let peer = s.peers.get_mut(&nid);
+        let is_known = peer.is_some();
+        if let Some(peer) = peer {
+            (peer.sickness, peer.sick_since) = (HEALTH_MAX - health.min(HEALTH_MAX), now);
+        }
+        is_known
     }
 
     /// What the choice of a gateway needs to know of one on this interface.
@@ -522,6 +583,7 @@ impl Interface {
         GatewayState {
             health: HEALTH_MAX - peer.map_or(0, |p| p.sickness),
             is_avoided,
+            preference: u32::MAX,
             is_silent,
             queued_bytes: s.gateway_bytes.get(&gateway).copied().unwrap_or(0),
             available_credits: s.credits.peer(gateway).available,
@@ -682,6 +744,14 @@ impl Interface {
     }
 }
 
+impl Peer {
+    /// What health lacks if it has come back evenly, all of it in the time `healed_after`.
+    fn sickness_at(&self, now: Time, healed_after: Duration) -> u32 {
+        let left = healed_after.saturating_sub(now.since(self.sick_since)).as_millis();
+        (u128::from(self.sickness) * left / healed_after.as_millis().max(1)) as u32
+    }
+}
+
 impl InterfaceState {
     fn peer(&mut self, nid: Nid, peers_max: usize) -> &mut Peer {
         if self.peers.len() >= peers_max && !self.peers.contains_key(&nid) {
@@ -723,11 +793,12 @@ impl InterfaceState {
                 if peer.sickness > 0 {
                     let sensitivity = done.health_sensitivity();
                     peer.sickness = if sensitivity == 0 { 0 } else { peer.sickness.saturating_sub(sensitivity) };
+                    peer.sick_since = now;
                 }
             }
             Err(LnetError::PeerDown(_) | LnetError::TimedOut(_)) => {
                 peer.up = Some(false);
-                peer.sickness = (peer.sickness + done.health_sensitivity()).min(HEALTH_MAX);
+                (peer.sickness, peer.sick_since) = ((peer.sickness + done.health_sensitivity()).min(HEALTH_MAX), now);
             }
             Err(_) => {}
         }

@@ -51,7 +51,7 @@ stats! {
     rst_alloc: Gauge, "", "gets", "GETs whose REPLY is awaited.";
     errors: Counter, "", "errors", "Messages refused as malformed or meaningless.";
     send_count: Counter, "", "messages_sent", "Messages that were sent.";
-    resend_count: Counter, "", "messages_resent", "Messages given to another gateway because theirs was lost.";
+    resend_count: Counter, "", "messages_resent", "Messages given to another gateway, or another NID of their peer, because theirs was lost.";
     response_timeout_count: Counter, "", "response_timeouts", "GETs whose REPLY did not come in time.";
     local_interrupt_count: Counter, "", "local_interrupts", "Sends cut off by this node.";
     local_dropped_count: Counter, "", "local_drops", "Sends dropped by this node: its queue was full, or a fault point.";
@@ -63,8 +63,8 @@ stats! {
     remote_error_count: Counter, "", "remote_errors", "GETs that the peer refused, and messages that a router could not deliver.";
     remote_timeout_count: Counter, "", "remote_timeouts", "Peers that did not answer in time.";
     network_timeout_count: Counter, "", "network_timeouts", "Connections that timed out.";
-    failed_resends: Counter, "", "failed_resends", "Messages that found no other gateway, or lost that one, too.";
-    successful_resends: Counter, "", "successful_resends", "Messages that another gateway took.";
+    failed_resends: Counter, "", "failed_resends", "Messages that found no other gateway or NID of their peer, or lost that one, too.";
+    successful_resends: Counter, "", "successful_resends", "Messages that another gateway or NID took.";
     recv_count: Counter, "", "messages_received", "Messages that were received.";
     route_count: Counter, "", "messages_routed", "Messages of others that were passed on.";
     drop_count: Counter, "", "messages_dropped", "Messages received that were for nobody.";

@@ -106,6 +106,8 @@ pub const HOPS_MAX: u8 = 4;
 pub struct GatewayState {
     /// The node that the message is for has left one unanswered that went by it.
     pub is_avoided: bool,
+    /// What a rule of an administrator says of it for this node: the least is best.
+    pub preference: u32,
     /// 0 to 1000.
     pub health: u32,
     /// Nothing has come from it for a while. One that was heard just now is better: the other may have died since, and whoever
@@ -124,6 +126,8 @@ pub struct GatewayState {
 pub enum Rule {
     /// The gateway by which nothing was left unanswered.
     Answered,
+    /// A rule of an administrator, for the NID that the message is for.
+    Preferred,
     /// The lower priority number.
     Priority,
     /// Fewer routers on the way.
@@ -145,6 +149,7 @@ impl Rule {
     pub fn why(self) -> &'static str {
         match self {
             Rule::Answered => "something sent by the others was not answered",
+            Rule::Preferred => "a rule (lnetctl udsp show) prefers it for this NID",
             Rule::Priority => "its priority is lower than that of the others",
             Rule::Hops => "of those with this priority it has the fewest hops",
             Rule::Health => "of those with as many hops it has the best health",
@@ -157,24 +162,26 @@ impl Rule {
 }
 
 /// Ways are compared by this: the least is taken.
-type Rank = (bool, u32, u8, Reverse<u32>, bool, u64, Reverse<i64>, u64);
+type Rank = (bool, u32, u32, u8, Reverse<u32>, bool, u64, Reverse<i64>, u64);
 
 fn rank(route: &Route, gateway: &GatewayState) -> Rank {
-    let GatewayState { is_avoided, health, is_silent, queued_bytes, available_credits, sequence } = *gateway;
+    let GatewayState { is_avoided, preference, health, is_silent, queued_bytes, available_credits, sequence } =
+        *gateway;
     let (hops, credits) = (route.hops.unwrap_or(1), Reverse(available_credits));
-    (is_avoided, route.priority, hops, Reverse(health), is_silent, queued_bytes, credits, sequence)
+    (is_avoided, preference, route.priority, hops, Reverse(health), is_silent, queued_bytes, credits, sequence)
 }
 
 /// The first rule by which two ways differ; their turn if none.
 fn deciding(a: &Rank, b: &Rank) -> Rule {
     let differ = [
         (Rule::Answered, a.0 != b.0),
-        (Rule::Priority, a.1 != b.1),
-        (Rule::Hops, a.2 != b.2),
-        (Rule::Health, a.3 != b.3),
-        (Rule::Heard, a.4 != b.4),
-        (Rule::QueuedBytes, a.5 != b.5),
-        (Rule::Credits, a.6 != b.6),
+        (Rule::Preferred, a.1 != b.1),
+        (Rule::Priority, a.2 != b.2),
+        (Rule::Hops, a.3 != b.3),
+        (Rule::Health, a.4 != b.4),
+        (Rule::Heard, a.5 != b.5),
+        (Rule::QueuedBytes, a.6 != b.6),
+        (Rule::Credits, a.7 != b.7),
     ];
     differ.into_iter().find(|(_, differs)| *differs).map_or(Rule::Turn, |(rule, _)| rule)
 }
@@ -289,6 +296,7 @@ mod tests {
 
     const GOOD: GatewayState = GatewayState {
         is_avoided: false,
+        preference: u32::MAX,
         health: 1000,
         is_silent: false,
         queued_bytes: 0,

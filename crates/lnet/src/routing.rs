@@ -4,11 +4,12 @@
 
 use crate::error::LnetError;
 use crate::frame::{self, PING_WAYS_MAX, PingInfo, ToldWay};
-use crate::gateways::{Gateways, SUSPECT_AFTER, Told, Unusable};
+use crate::gateways::{Gateways, LINK_INTERVAL, SUSPECT_AFTER, Told, Unusable};
 use crate::lnd::{Outbound, Receipt, Waiter};
 use crate::message::{Header, Kind, Message, Portal};
 use crate::node::{Interface, LOSS_MATCH_BITS, LnetNode, Loss, PING_MATCH_BITS, PUSH_MATCH_BITS};
 use crate::options::PEER_CREDITS_MAX;
+use crate::peers::Bringing;
 use crate::router::{Held, Level, PoolKind, Router, RouterOptions, Transit};
 use crate::routes::{GatewayState, HOPS_MAX, Route, RouteError, Routes, Rule};
 use crate::settings::Settings;
@@ -31,8 +32,6 @@ const TICK: Duration = Duration::from_millis(250);
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Peers that are pinged to find out whether one of a router's interfaces works.
 const NEIGHBOURS: usize = 4;
-/// An interface on which nothing is sent is not looked at.
-const LINK_INTERVAL: Duration = Duration::from_secs(u32::MAX as u64);
 /// A router that is being stopped goes on until no message has come for so long.
 const QUIET: Duration = Duration::from_millis(500);
 /// How long a router that is being stopped goes on at most.
@@ -618,7 +617,11 @@ impl LnetNode {
         let state = |gateway: Nid| {
             let interface = if is_usable(gateway) { self.interface_to(gateway) } else { None };
             let is_avoided = avoid == Some(gateway);
-            interface.map(|interface| interface.gateway_state(gateway, is_avoided, gateways.is_silent(gateway, now)))
+            let is_silent = gateways.is_silent(gateway, now);
+            interface.map(|interface| GatewayState {
+                preference: self.rails().map_or(u32::MAX, |rails| rails.preference_of_gateway(to, gateway)),
+                ..interface.gateway_state(gateway, is_avoided, is_silent)
+            })
         };
         let gateway = routes.choose(to.network, without, state).ok_or(no_route)?;
         let interface = self.interface_to(gateway).ok_or(no_route)?;
@@ -670,7 +673,10 @@ impl LnetNode {
         let (_, avoid) = routing.known_ways(to, now);
         let (ways, rule) = routes.explain(to.network, |gateway| {
             let interface = self.interface_to(gateway).filter(|_| gateways.trouble(gateway, to.network).is_none())?;
-            Some(interface.gateway_state(gateway, avoid == Some(gateway), gateways.is_silent(gateway, now)))
+            Some(GatewayState {
+                preference: self.rails().map_or(u32::MAX, |rails| rails.preference_of_gateway(to, gateway)),
+                ..interface.gateway_state(gateway, avoid == Some(gateway), gateways.is_silent(gateway, now))
+            })
         });
         let way =
             ways.first().filter(|(_, state)| state.is_some()).map_or(Way::None, |(route, _)| Way::By(route.gateway));
@@ -680,12 +686,19 @@ impl LnetNode {
         Explanation { way, rule, routes: ways.into_iter().filter_map(with_status).collect() }
     }
 
-    /// Whether `peer`, on the interface `via`, may bring a message that says it is from `source`: its own, or, from a
-    /// gateway of this node's routes, one of another network.
-    pub(crate) fn may_bring(&self, via: Nid, peer: Nid, source: Nid) -> bool {
+    /// Whether `peer`, on the interface `via`, may bring a message that says it is from `source`: its own, one of another of its
+    /// NIDs, or, from a gateway of this node's routes, one of another network.
+    pub(crate) fn may_bring(&self, via: Nid, peer: Nid, source: Nid) -> Bringing {
         if source == peer {
-            return true;
+            return Bringing::Allowed;
         }
+        match self.may_bring_by_rail(peer, source) {
+            Bringing::Forbidden if self.may_bring_from_afar(via, peer, source) => Bringing::ByGateway,
+            by_rail => by_rail,
+        }
+    }
+
+    fn may_bring_from_afar(&self, via: Nid, peer: Nid, source: Nid) -> bool {
         let Some(routing) = self.routing() else { return false };
         let is_distant = source.network != via.network && !self.is_local(source);
         let is_expected = |routes: &Routes| !self.settings.read().drop_asym_route || routes.leads(source.network, peer);
@@ -910,13 +923,16 @@ impl LnetNode {
         let is_up = |nid: Nid| links.as_ref().is_none_or(|links| links.watch.trouble(nid, nid.network).is_none());
         let mut nids = vec![(Nid::LO, true)];
         nids.extend(self.nids().into_iter().map(|nid| (nid, is_up(nid))));
-        PingInfo { routing: announces, nids, ways }
+        PingInfo { routing: announces, nids, ways, yours: self.known_nids_of(peer) }
     }
 
-    /// A gateway said how it is, unasked.
+    /// A peer said how it is, unasked.
     pub(crate) fn handle_pushed(self: &Arc<Self>, peer: Nid, payload: &Payload) -> bool {
         match PingInfo::decode(&payload.to_bytes()) {
-            Ok(info) => self.handle_told(peer, &info),
+            Ok(info) => {
+                self.handle_told(peer, &info);
+                self.handle_pushed_rails(peer, &info);
+            }
             Err(_) => return false,
         }
         true

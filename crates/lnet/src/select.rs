@@ -1,55 +1,69 @@
-//! Path selection: which interface a message leaves by. A pure rule. A network that the node is not on is reached by `routes`.
+//! Path selection: the choice among the ways to a peer with several NIDs. A pure rule. A network that the node is not on is
+//! reached by `routes`.
 
-use nacre_base::Nid;
+use crate::udsp::Preference;
+use std::cmp::Reverse;
 
-/// What the choice needs to know of an interface.
+/// What the choice needs to know of a way: an interface, and a NID of the peer that it reaches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    pub(crate) nid: Nid,
-    /// 0 to 1000.
-    pub(crate) health: u32,
-    pub(crate) available_credits: i64,
-    /// Messages given to it so far: the round robin among equals.
-    pub(crate) sequence: u64,
+    /// An administrator's wish: the least is best.
+    pub(crate) preference: Preference,
+    /// Health of the peer's NID, 0 to 1000.
+    pub(crate) peer_health: u32,
+    /// Health of the interface, 0 to 1000.
+    pub(crate) interface_health: u32,
+    /// True if messages wait for credits of the interface.
+    pub(crate) is_full: bool,
+    /// Credits of the peer's NID that are in use, with the messages that wait for one.
+    pub(crate) credits_in_use: i64,
+    /// The turn in which it was taken last: the round robin among equals. Not the number of messages, because a way that is new
+    /// would get all until it has had as many as the others.
+    pub(crate) turn: u64,
 }
 
-/// Among the interfaces that reach the destination, being on its network with its kind of address, the healthiest, then the
-/// one with most credits, then the one that has carried least; none if no interface reaches it.
-pub(crate) fn choose(candidates: impl Iterator<Item = Candidate>, to: Nid) -> Option<usize> {
-    candidates
-        .enumerate()
-        .filter(|(_, c)| c.nid.reaches(to))
-        .max_by_key(|(i, c)| (c.health, c.available_credits, u64::MAX - c.sequence, std::cmp::Reverse(*i)))
-        .map(|(interface, _)| interface)
+/// The best way, by what an administrator prefers, the health of the peer's NID, that of the interface, credits, and in turns;
+/// none if there is no way.
+pub(crate) fn choose(candidates: impl Iterator<Item = Candidate>) -> Option<usize> {
+    let rank = |c: &Candidate| {
+        let health = (Reverse(c.peer_health), Reverse(c.interface_health));
+        // A way that does not work at all is no way, whatever is preferred.
+        (c.peer_health == 0, c.preference, health, c.is_full, c.credits_in_use, c.turn)
+    };
+    candidates.enumerate().min_by_key(|(_, c)| rank(c)).map(|(way, _)| way)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::udsp::INDIFFERENT;
 
     #[test]
-    fn network_then_health_then_credits_then_turns() {
-        let c = |nid: &str, health, available_credits, sequence| Candidate {
-            nid: nid.parse().unwrap(),
-            health,
-            available_credits,
-            sequence,
+    fn preference_then_health_then_credits_then_turns() {
+        let plain = Candidate {
+            preference: INDIFFERENT,
+            peer_health: 900,
+            interface_health: 900,
+            is_full: true,
+            credits_in_use: 9,
+            turn: 9,
         };
+        // Each is better than all before.
         let all = [
-            c("10.0.0.9@tcp1", 1000, 99, 0),
-            c("10.0.0.9@tcp", 900, 99, 0),
-            c("10.0.0.9@tcp", 1000, 5, 0),
-            c("10.0.0.9@tcp", 1000, 7, 4),
-            c("10.0.0.9@tcp", 1000, 7, 3),
-            c("2001:db8::9@tcp", 1000, 99, 0),
+            Candidate { preference: (0, 0, 0), peer_health: 0, ..plain },
+            plain,
+            Candidate { turn: 8, ..plain },
+            Candidate { credits_in_use: 8, turn: 99, ..plain },
+            Candidate { is_full: false, credits_in_use: 99, ..plain },
+            Candidate { interface_health: 1000, ..plain },
+            Candidate { peer_health: 1000, interface_health: 100, ..plain },
+            Candidate { preference: (u32::MAX, 7, u32::MAX), peer_health: 100, ..plain },
+            Candidate { preference: (u32::MAX, 6, u32::MAX), peer_health: 100, ..plain },
         ];
-        let to: Nid = "10.0.0.1@tcp".parse().unwrap();
-        let chosen = |upto: usize| choose(all[..upto].iter().copied(), to);
-        assert_eq!(chosen(1), None);
-        assert_eq!((2..=5).map(chosen).collect::<Vec<_>>(), [Some(1), Some(2), Some(3), Some(4)]);
-        assert_eq!(chosen(6), Some(4), "IPv4 leaves by IPv4");
-        let to: Nid = "2001:db8::1@tcp".parse().unwrap();
-        assert_eq!(choose(all.into_iter(), to), Some(5));
-        assert_eq!(choose(all[..5].iter().copied(), to), None);
+        assert_eq!(choose([].into_iter()), None);
+        for upto in 1..=all.len() {
+            assert_eq!(choose(all[..upto].iter().copied()), Some(upto - 1));
+        }
+        assert_eq!(choose([plain, plain].into_iter()), Some(0));
     }
 }

@@ -7,8 +7,10 @@ use std::time::Duration;
 /// Settings of a running node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// How often a message whose gateway died is given to another one.
+    /// How often a message whose gateway died, or whose NID of a peer cannot be reached, is given to another one.
     pub retry_count: u32,
+    /// Whether this node finds out by itself which NIDs a peer has.
+    pub discovery: bool,
     /// Whether a message that comes by a gateway is dropped if this node has no route back by it.
     pub drop_asym_route: bool,
     /// How long a GET waits for its REPLY.
@@ -66,6 +68,7 @@ impl Settings {
     pub(crate) fn of(options: &LnetOptions) -> Settings {
         Settings {
             retry_count: u32::from(options.retry_count),
+            discovery: true,
             drop_asym_route: options.drop_asym_route,
             transaction_timeout: options.transaction_timeout,
             health_sensitivity: 100,
@@ -118,6 +121,7 @@ impl Settings {
     }
 
     const FIELDS: &[Field] = &[
+        Field { name: "discovery", kind: Kind::Flag(|s| &mut s.discovery) },
         Field { name: "drop_asym_route", kind: Kind::Flag(|s| &mut s.drop_asym_route) },
         Field { name: "retry_count", kind: Kind::Number(|s| &mut s.retry_count, 255) },
         Field { name: "transaction_timeout", kind: Kind::Seconds(|s| &mut s.transaction_timeout, 1000, 3600) },
@@ -189,6 +193,6 @@ mod tests {
             assert_eq!(settings.set(name, text).unwrap_err(), why);
             assert_eq!(settings, before);
         }
-        assert!(Settings::has("auto_down") && !Settings::has("discovery"));
+        assert!(Settings::has("auto_down") && Settings::has("discovery") && !Settings::has("numa_range"));
     }
 }

@@ -192,9 +192,9 @@ impl SimNet {
     /// Tells both nodes that the connection between them broke, as TCP does when a process on a living host dies.
     pub fn disconnect(&self, a: u32, b: u32) {
         let find = |n: u32| self.0.state.lock().nodes.get(&n).and_then(|n| n.node.upgrade());
-        for (node, peer) in [(find(a), b), (find(b), a)] {
+        for (node, own, peer) in [(find(a), a, b), (find(b), b, a)] {
             if let Some(node) = node {
-                node.handle_peer_down(self.nid(peer));
+                node.handle_peer_down(self.nid(own), self.nid(peer));
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod changes;
 mod lo;
+mod rails;
 mod routing;
 mod sim;
 mod tcp;

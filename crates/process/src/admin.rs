@@ -5,6 +5,7 @@ pub use crate::devices::Device;
 pub use crate::recent_log::LogLine;
 
 use crate::network::live::{self, Part, Task};
+use crate::network::peers::{self, AskedPeer, UdspTask};
 use crate::network::rules::{self, RuleTask};
 use crate::network::{Net, Tunables, options};
 use crate::routing::{self, Buffers, Refusal};
@@ -12,6 +13,7 @@ use crate::rundir;
 use crate::set_values::SetValues;
 use nacre_base::param::ParamError;
 use nacre_base::{Errno, Nid};
+use nacre_lnet::LnetError;
 use nacre_node::Node;
 use nacre_wire::mgs::{ReplaceNids, SetParam};
 use serde::{Deserialize, Serialize};
@@ -50,6 +52,16 @@ pub enum Request {
     Nids,
     /// LNet ping.
     Ping { nid: String, timeout_ms: u64 },
+    /// Asks a peer for its NIDs, and each of these whether it is the same node.
+    Discover { nid: String, timeout_ms: u64 },
+    /// Says that some NIDs are one peer's.
+    AddPeer { peer: AskedPeer },
+    /// Forgets some NIDs of a peer; all if none is named.
+    RemovePeer { peer: AskedPeer },
+    /// Sets the health of a NID of a peer; of all if none is named.
+    SetPeerHealth { nid: Option<String>, health: u32 },
+    /// Rules for the choice among the ways to a peer.
+    Udsp { task: UdspTask },
     /// Interfaces, as `lnetctl net show -v` prints them.
     Interfaces,
     /// Peers, as `lnetctl peer show -v` prints them.
@@ -227,6 +239,11 @@ async fn answer(Served { node, set_values, metrics, port }: &Served, request: Re
         }
         Request::Nids => Answer::Nids(node.lnet().nids().iter().map(Nid::to_string).collect()),
         Request::Ping { nid, timeout_ms } => ping(node, &nid, timeout_ms).await,
+        Request::Discover { nid, timeout_ms } => discover(node, &nid, timeout_ms).await,
+        Request::AddPeer { peer } => of(peers::add_peer(node.lnet(), &peer)),
+        Request::RemovePeer { peer } => of(peers::remove_peer(node.lnet(), &peer)),
+        Request::SetPeerHealth { nid, health } => of(peers::set_peer_health(node.lnet(), nid.as_deref(), health)),
+        Request::Udsp { task } => of(peers::change_udsp(node.lnet(), &task)),
         Request::Interfaces => Answer::Value(crate::lnet_status::describe_interfaces(node.lnet())),
         Request::Peers => Answer::Value(crate::lnet_status::describe_peers(node.lnet())),
         Request::Stats => Answer::Value(crate::lnet_status::describe_stats(node.lnet())),
@@ -299,11 +316,22 @@ async fn change_config(node: &Node, change: impl Future<Output = Result<(), Stri
 }
 
 async fn ping(node: &Node, nid: &str, timeout_ms: u64) -> Answer {
-    let to: Nid = match nid.parse() {
-        Ok(to) => to,
-        Err(e) => return Answer::errno(Errno::EINVAL, e),
-    };
-    let found = node.lnet().ping(to, Duration::from_millis(timeout_ms.min(60_000))).await;
+    match nid.parse() {
+        Ok(to) => of_nids(node.lnet().ping(to, Duration::from_millis(timeout_ms.min(60_000))).await),
+        Err(e) => Answer::errno(Errno::EINVAL, e),
+    }
+}
+
+async fn discover(node: &Node, nid: &str, timeout_ms: u64) -> Answer {
+    match nid.parse::<Nid>() {
+        Ok(to) if node.lnet().is_local(to) => of_nids(Ok(node.lnet().nids())),
+        // The peer is asked first, and then its other NIDs.
+        Ok(to) => of_nids(node.lnet().discover(to, Duration::from_millis(timeout_ms.min(60_000) / 2)).await),
+        Err(e) => Answer::errno(Errno::EINVAL, e),
+    }
+}
+
+fn of_nids(found: Result<Vec<Nid>, LnetError>) -> Answer {
     found.map_or_else(
         |e| Answer::errno(Errno::ETIMEDOUT, e),
         |nids| Answer::Nids(nids.iter().map(Nid::to_string).collect()),

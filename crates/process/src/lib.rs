@@ -132,6 +132,7 @@ pub async fn tcp_node(connections: &Connections) -> Result<(Node, Nid), String> 
     }
     let nid = *lnet.nids().first().ok_or("a node needs an address to listen on")?;
     connections.configure_router(&lnet)?;
+    connections.configure_peers(&lnet)?;
     let node = Node::new(rt, lnet, faults);
     node.params().declare(PARAMS);
     Ok((node, nid))

@@ -1,11 +1,12 @@
 //! The address on which a process listens, and the name of its host.
 
 use crate::network::Tunables;
+use crate::network::peers::Peer;
 use crate::routing::Buffers;
 use crate::target_options::TargetOptions;
 use nacre_base::nid::parse_address;
 use nacre_base::{Network, NetworkKind, Nid, TargetKind};
-use nacre_lnet::{Lnet, Route, RouterOptions};
+use nacre_lnet::{Lnet, Route, RouterOptions, UdspRule};
 use nacre_osd::disk::Label;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -33,9 +34,24 @@ pub struct Connections {
     pub routing: bool,
     /// Sizes of a router's pools.
     pub buffers: Buffers,
+    /// Peers whose NIDs are named.
+    pub peers: Vec<Peer>,
+    /// Rules for the choice among the ways to a peer.
+    pub udsp: Vec<UdspRule>,
 }
 
 impl Connections {
+    /// Names peers with several NIDs, and sets rules for the choice among these.
+    pub(crate) fn configure_peers(&self, lnet: &Lnet) -> Result<(), String> {
+        // A file may be for many hosts, and name this one.
+        let is_other =
+            |peer: &&Peer| !std::iter::once(&peer.primary).chain(&peer.others).any(|nid| lnet.is_local(*nid));
+        for peer in self.peers.iter().filter(is_other) {
+            lnet.add_peer(peer.primary, &peer.others).map_err(|e| format!("the peer {}: {e}", peer.primary))?;
+        }
+        self.udsp.iter().try_for_each(|rule| lnet.add_udsp(rule.clone(), None)).map_err(|e| format!("udsp: {e}"))
+    }
+
     /// Sets credits, and begins to pass messages on if that is wanted.
     pub(crate) fn configure_router(&self, lnet: &Lnet) -> Result<(), String> {
         if self.routing && lnet.nids().len() > 1 {

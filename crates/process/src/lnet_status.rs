@@ -1,7 +1,8 @@
 //! Interfaces, peers and message counts of a node, with lnetctl's names for everything.
 
+use nacre_base::Nid;
 use nacre_base::param::value::{Drawn, Fields};
-use nacre_lnet::{ByKind, Failures, Latency, Lnet, Stats, Traffic};
+use nacre_lnet::{ByKind, Failures, Latency, Lnet, PeerStatus, Stats, Traffic};
 use nacre_node::Node;
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -39,31 +40,55 @@ pub(crate) fn describe_interfaces(lnet: &Lnet) -> Value {
     Value::Array(lnet.interfaces().iter().map(describe).collect())
 }
 
-/// The peers of a node.
+/// The peers of a node. The NIDs of a peer with several are together.
 pub(crate) fn describe_peers(lnet: &Lnet) -> Value {
-    let describe = |p: &nacre_lnet::PeerStatus| {
-        let ni = |nid: &nacre_base::Nid| {
-            let state = match p.up {
-                Some(true) => "up",
-                Some(false) => "down",
-                None => "NA",
-            };
-            let mut m = Map::new();
-            let described = json!({"nid": nid.to_string(), "state": state,
-                "max_ni_tx_credits": p.max_ni_tx_credits, "available_tx_credits": p.available_tx_credits,
-                "min_tx_credits": p.min_tx_credits, "tx_q_num_of_buf": p.tx_q_num_of_buf,
-                "available_rtr_credits": p.available_rtr_credits, "min_rtr_credits": p.min_rtr_credits,
-                "refcount": p.refcount, "statistics": traffic(&p.traffic)});
-            m.extend(described.as_object().cloned().unwrap_or_default());
-            m.extend(by_kind(&p.traffic).into_iter().map(|(name, counts)| (name.to_owned(), counts)));
-            m.insert("health stats".into(), json!({"health value": p.health}));
-            m.insert("connections".into(), json!(p.connections));
-            Value::Object(m)
-        };
-        json!({"primary nid": p.primary_nid.to_string(), "Multi-Rail": p.nids.len() > 1,
-            "peer ni": p.nids.iter().map(ni).collect::<Vec<_>>()})
+    let (statuses, multi_rail) = (lnet.peers(), lnet.peers_with_nids());
+    let is_single = |nid: &Nid| !multi_rail.iter().any(|peer| peer.nids.iter().any(|(known, _)| known == nid));
+    let ni = |nid: &Nid, in_use: bool| {
+        // A NID may be known on several interfaces of this node.
+        let all: Vec<&PeerStatus> = statuses.iter().filter(|status| status.primary_nid == *nid).collect();
+        let mut described: Vec<Value> = all.iter().map(|status| describe_peer_ni(status, in_use)).collect();
+        if described.is_empty() {
+            described.push(json!({"nid": nid.to_string(), "state": if in_use { "NA" } else { "down" }}));
+        }
+        described
     };
-    Value::Array(lnet.peers().iter().map(describe).collect())
+    let several = multi_rail.iter().map(|peer| {
+        let nis: Vec<Value> = peer.nids.iter().flat_map(|(nid, in_use)| ni(nid, *in_use)).collect();
+        let is_multi_rail = peer.nids.len() > 1 || peer.is_configured;
+        (
+            peer.primary,
+            json!({"primary nid": peer.primary.to_string(), "Multi-Rail": is_multi_rail,
+                "configured": peer.is_configured, "peer ni": nis}),
+        )
+    });
+    let single = statuses.iter().filter(|status| is_single(&status.primary_nid)).map(|status| {
+        let (nid, ni) = (status.primary_nid, describe_peer_ni(status, true));
+        (nid, json!({"primary nid": nid.to_string(), "Multi-Rail": false, "peer ni": [ni]}))
+    });
+    let mut all: Vec<(Nid, Value)> = several.chain(single).collect();
+    all.sort_by_key(|(nid, _)| *nid);
+    Value::Array(all.into_iter().map(|(_, peer)| peer).collect())
+}
+
+fn describe_peer_ni(p: &PeerStatus, in_use: bool) -> Value {
+    let state = match p.up {
+        _ if !in_use => "down",
+        Some(true) => "up",
+        Some(false) => "down",
+        None => "NA",
+    };
+    let mut m = Map::new();
+    let described = json!({"nid": p.primary_nid.to_string(), "state": state,
+        "max_ni_tx_credits": p.max_ni_tx_credits, "available_tx_credits": p.available_tx_credits,
+        "min_tx_credits": p.min_tx_credits, "tx_q_num_of_buf": p.tx_q_num_of_buf,
+        "available_rtr_credits": p.available_rtr_credits, "min_rtr_credits": p.min_rtr_credits,
+        "refcount": p.refcount, "statistics": traffic(&p.traffic)});
+    m.extend(described.as_object().cloned().unwrap_or_default());
+    m.extend(by_kind(&p.traffic).into_iter().map(|(name, counts)| (name.to_owned(), counts)));
+    m.insert("health stats".into(), json!({"health value": p.health}));
+    m.insert("connections".into(), json!(p.connections));
+    Value::Object(m)
 }
 
 /// The open connections of a node.
@@ -144,10 +169,47 @@ fn by_kind(t: &Traffic) -> [(&'static str, Value); 3] {
 mod tests {
     use super::*;
     use nacre_base::param::openmetrics::Dialect;
-    use nacre_base::{Faults, Nid, Time};
-    use nacre_lnet::LnetOptions;
+    use nacre_base::{Faults, Time};
+    use nacre_lnet::{LnetOptions, SimNet, SimNetOptions};
     use nacre_rt::Sim;
     use std::time::Duration;
+
+    /// Two nodes on two networks: one of them knows the other by both NIDs, and a third node by one.
+    #[test]
+    fn the_nids_of_a_peer_are_shown_together() {
+        let mut sim = Sim::new(1);
+        let rt = sim.rt();
+        let peers = sim.block_on(Time::from_secs(60), async move {
+            let nets = ["sim1", "sim2"].map(|name| {
+                let options = SimNetOptions { network: name.parse().unwrap(), ..SimNetOptions::default() };
+                SimNet::new(rt.clone(), options)
+            });
+            let node = |number: u32, count: usize| {
+                let lnet = Lnet::new(rt.child("node"), LnetOptions::default(), Faults::new());
+                nets[..count].iter().for_each(|net| assert_eq!(lnet.add_sim_as(net, number), net.nid(number)));
+                lnet
+            };
+            let (this, other, third) = (node(1, 2), node(2, 2), node(3, 1));
+            let second = Duration::from_secs(1);
+            assert_eq!(this.discover(nets[1].nid(2), second).await.unwrap(), other.nids());
+            assert_eq!(this.discover(nets[0].nid(3), second).await.unwrap(), third.nids());
+            this.add_peer(nets[0].nid(9), &[nets[1].nid(9)]).unwrap();
+            describe_peers(&this)
+        });
+        let shown = |peer: &Value| {
+            let nis = peer["peer ni"].as_array().unwrap().iter();
+            let nis: Vec<_> = nis.map(|ni| format!("{} {}", ni["nid"].as_str().unwrap(), ni["state"])).collect();
+            (peer["primary nid"].to_string(), peer["Multi-Rail"] == true, peer["configured"] == true, nis.join(", "))
+        };
+        let text = str::to_owned;
+        let want = [
+            (text("\"2@sim1\""), true, false, text("2@sim1 \"up\", 2@sim2 \"up\"")),
+            (text("\"3@sim1\""), false, false, text("3@sim1 \"up\"")),
+            (text("\"9@sim1\""), true, true, text("9@sim1 \"up\", 9@sim2 \"NA\"")),
+        ];
+        assert_eq!(peers.as_array().unwrap().iter().map(shown).collect::<Vec<_>>(), want);
+        assert_eq!(peers[0]["peer ni"][1]["health stats"]["health value"], 1000);
+    }
 
     #[test]
     fn the_counters_of_the_network_are_parameters_and_metrics() {

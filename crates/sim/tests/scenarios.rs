@@ -5,6 +5,7 @@ mod doors;
 mod fsck;
 mod idle;
 mod liveness;
+mod rails;
 mod recovery_small;
 mod replay_dual;
 mod replay_ost_single;

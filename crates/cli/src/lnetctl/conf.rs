@@ -4,7 +4,7 @@ use super::given::Given;
 use super::host::{Host, refuse};
 use super::printed::{joined, keep, once, show as print};
 use super::yaml::to_yaml;
-use super::{net, settings};
+use super::{net, settings, udsp};
 use crate::network::LNET_CONF;
 use crate::output::{fail, json as print_json};
 use nacre_base::{Errno, Nid};
@@ -25,7 +25,10 @@ pub(super) fn export(host: &Host, args: &[String]) -> ExitCode {
 
 fn everything(host: &Host) -> Result<Value, ExitCode> {
     let routes = json!({ "route": once(host.gather(&Request::Routes)?) });
-    Ok(joined([net::of_host(host, None, true)?, routes, net::peers(host, None, true)?, settings::global(host)?]))
+    let peers = net::peers(host, None, true)?;
+    let rules = udsp::rules(host)?;
+    let rules = if rules.is_empty() { json!({}) } else { json!({ "udsp": rules }) };
+    Ok(joined([net::of_host(host, None, true)?, routes, peers, rules, settings::global(host)?]))
 }
 
 /// The parts of a configuration with which `import` would give a process the network that it has now.
@@ -40,7 +43,8 @@ fn backup(host: &Host) -> Result<Value, ExitCode> {
     let mut routes = host.gather(&Request::Routes)?;
     routes.iter_mut().for_each(|route| keep(route, &["net", "gateway", "hop", "priority"]));
     let mut sections = Map::new();
-    for (name, list) in [("net", nets), ("route", routes)] {
+    let peers = configured_peers(host.gather(&Request::Peers)?);
+    for (name, list) in [("net", nets), ("route", routes), ("peer", peers), ("udsp", udsp::rules(host)?)] {
         if !list.is_empty() {
             sections.insert(name.to_owned(), Value::Array(list));
         }
@@ -52,6 +56,18 @@ fn backup(host: &Host) -> Result<Value, ExitCode> {
         sections.insert("buffers".to_owned(), buffers);
     }
     Ok(joined([Value::Object(sections), settings::global(host)?]))
+}
+
+/// The peers that an administrator has named: the others are found again.
+fn configured_peers(mut peers: Vec<Value>) -> Vec<Value> {
+    peers.retain(|peer| peer["configured"] == true);
+    for peer in &mut peers {
+        keep(peer, &["primary nid", "Multi-Rail", "peer ni"]);
+        let mut nis = peer["peer ni"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        nis.iter_mut().for_each(|ni| keep(ni, &["nid"]));
+        peer["peer ni"] = once(nis).into();
+    }
+    peers
 }
 
 /// A network without what only `show` says.
@@ -264,6 +280,28 @@ mod tests {
         let why = "net tcp2 at 10.0.0.1:988: mds-1, oss-2 cannot all listen there: name one with --process";
         assert_eq!(of("net tcp2 at 10.0.0.1:988"), [why]);
         assert_eq!(of("net tcp2 at 10.0.0.1:0"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_backup_names_the_peers_that_an_administrator_has_named() {
+        let ni = |nid: &str| json!({"nid": nid, "state": "up", "refcount": 1});
+        let peer = |nids: &[&str], configured: bool| {
+            let nis: Vec<Value> = nids.iter().map(|nid| ni(nid)).collect();
+            json!({"primary nid": nids[0], "Multi-Rail": nids.len() > 1, "configured": configured, "peer ni": nis})
+        };
+        let all = vec![
+            peer(&["10.1.0.1@tcp1", "10.2.0.1@tcp2", "10.2.0.1@tcp2"], true),
+            peer(&["10.1.0.2@tcp1", "10.2.0.2@tcp2"], false),
+            peer(&["10.1.0.3@tcp1"], false),
+        ];
+        let backup = configured_peers(all);
+        let config = parse_lnet_conf(&to_yaml(&json!({ "peer": backup }))).unwrap();
+        let nids: Vec<String> = config.peers.iter().map(|peer| format!("{} {:?}", peer.primary, peer.others)).collect();
+        assert_eq!(nids.len(), 1, "{nids:?}");
+        assert_eq!(
+            (config.peers[0].primary.to_string(), config.peers[0].others.len()),
+            ("10.1.0.1@tcp1".to_owned(), 1)
+        );
     }
 
     #[test]

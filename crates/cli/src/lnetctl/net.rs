@@ -71,13 +71,15 @@ pub(super) fn peers(host: &Host, only: Option<&str>, verbose: bool) -> Result<Va
         }
     }
     if !verbose {
-        for peer in &mut all {
-            for ni in peer["peer ni"].as_array_mut().into_iter().flatten() {
-                keep(ni, &["nid", "state"]);
-            }
-        }
+        all.iter_mut().for_each(shorten);
     }
     Ok(json!({ "peer": all }))
+}
+
+/// Leaves of a peer what `peer show` prints without -v.
+fn shorten(peer: &mut Value) {
+    keep(peer, &["primary nid", "Multi-Rail", "peer ni"]);
+    peer["peer ni"].as_array_mut().into_iter().flatten().for_each(|ni| keep(ni, &["nid", "state"]));
 }
 
 const TUNABLES: [(char, &str); 3] = [(' ', "credits"), (' ', "peer-credits"), (' ', "peer-buffer-credits")];
@@ -147,4 +149,21 @@ pub(super) fn set(host: &Host, args: &[String]) -> ExitCode {
         }
     });
     asked.map_or_else(|code| code, |request| host.change("set", "net", &request))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lnetctl::yaml::to_yaml;
+
+    #[test]
+    fn a_peer_is_shown_with_its_nids() {
+        let ni = |nid: &str, state: &str| json!({"nid": nid, "state": state, "refcount": 1});
+        let mut peer = json!({"primary nid": "10.1.0.1@tcp1", "Multi-Rail": true, "configured": false,
+            "peer ni": [ni("10.1.0.1@tcp1", "up"), ni("10.2.0.1@tcp2", "down")]});
+        shorten(&mut peer);
+        let want = "peer:\n-     primary nid: 10.1.0.1@tcp1\n      Multi-Rail: true\n      peer ni:\n      -     nid: 10.1.0.1@tcp1\n            \
+                    state: up\n      -     nid: 10.2.0.1@tcp2\n            state: down\n";
+        assert_eq!(to_yaml(&json!({ "peer": [peer] })), want);
+    }
 }

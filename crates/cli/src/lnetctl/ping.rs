@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// Lustre's tool waits so many milliseconds for an answer unless it is told otherwise.
 const TIMEOUT_MS: u64 = 10_000;
 
-/// Asks nodes for their NIDs, as `discover` does, too.
+/// Asks nodes for their NIDs. `discover` has a process ask each of these as well, and use those that are the peer's.
 pub(super) fn ping(host: &Host, verb: &str, args: &[String]) -> ExitCode {
     let given = match Given::parse(args, &[('t', "timeout")], &[('f', "force")]) {
         Ok(given) => given,
@@ -31,7 +31,7 @@ pub(super) fn ping(host: &Host, verb: &str, args: &[String]) -> ExitCode {
     };
     let (mut found, mut failed) = (Vec::new(), None);
     for nid in nids {
-        match ask_by_best(&sockets, nid, timeout_ms) {
+        match ask_by_best(&sockets, verb, nid, timeout_ms) {
             Ok(nids) => found.push(describe(nid, &nids)),
             Err((errno, why)) => {
                 let text = format!("failed to {verb} {nid}: {why}");
@@ -48,7 +48,7 @@ pub(super) fn ping(host: &Host, verb: &str, args: &[String]) -> ExitCode {
 }
 
 /// Asks through one process: one that is on the node's network if there is any, because the others need routers.
-fn ask_by_best(sockets: &[PathBuf], nid: &str, timeout_ms: u64) -> Result<Vec<String>, (i32, String)> {
+fn ask_by_best(sockets: &[PathBuf], verb: &str, nid: &str, timeout_ms: u64) -> Result<Vec<String>, (i32, String)> {
     let network = nid.split_once('@').map_or("@tcp".to_owned(), |(_, network)| format!("@{network}"));
     let is_near = |socket: &&PathBuf| match ask(socket, &Request::Nids) {
         Ok(Answer::Nids(own)) => own.iter().any(|own| own.ends_with(&network)),
@@ -56,7 +56,15 @@ fn ask_by_best(sockets: &[PathBuf], nid: &str, timeout_ms: u64) -> Result<Vec<St
     };
     let none = || (Errno::ENOENT.0, "no nacre process answered".to_owned());
     let socket = sockets.iter().find(is_near).or(sockets.first()).ok_or_else(none)?;
-    match ask(socket, &Request::Ping { nid: nid.to_owned(), timeout_ms }) {
+    let nid = nid.to_owned();
+    if verb == "discover" {
+        // Every process has peers of its own.
+        let asked = Request::Discover { nid: nid.clone(), timeout_ms };
+        sockets.iter().filter(|other| *other != socket && is_near(other)).for_each(|other| drop(ask(other, &asked)));
+    }
+    let request =
+        if verb == "discover" { Request::Discover { nid, timeout_ms } } else { Request::Ping { nid, timeout_ms } };
+    match ask(socket, &request) {
         Ok(Answer::Nids(found)) => Ok(found),
         Ok(Answer::Error { errno, text }) if errno == Errno::EINVAL.0 => Err((errno, text)),
         Ok(Answer::Error { errno, .. }) => Err((errno, Errno(errno).text().to_owned())),

@@ -21,6 +21,7 @@ use crate::lnd::{ConnectionStatus, Counter, Outbound, Receipt, Untaken};
 use crate::message::{Header, Kind, Message, Portal, flip_bit};
 use crate::node::LnetNode;
 use crate::options::PEER_CREDITS_MAX;
+use crate::peers::Bringing;
 use crate::status::bump;
 use bytes::Bytes;
 use nacre_base::buf::AlignedBuf;
@@ -594,8 +595,9 @@ impl Reader {
         let header = frame.header;
         let (nid, peer) = (self.shared.nid, self.connection.peer);
         let Some(node) = self.node() else { return Ok(None) };
-        // The NID whose address was checked, not another that the peer says it has as well, unless it is a gateway of ours.
-        if header.source != peer && !node.may_bring(nid, peer, header.source) {
+        // The NID whose address was checked, not another that the peer says it has as well, unless it is a gateway of ours or is
+        // known to have that NID. One whose connection broke just now is told that it has yet to be asked.
+        if node.may_bring(nid, peer, header.source) == Bringing::Forbidden {
             return Err(FrameError::Source(header.source));
         }
         if frame.want_bulk {

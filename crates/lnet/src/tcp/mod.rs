@@ -227,6 +227,10 @@ impl Lnd for Tcp {
         }
     }
 
+    fn says_hello(&self) -> bool {
+        true
+    }
+
     fn reaches(&self, peer: Nid) -> bool {
         self.connections(peer) > 0
     }
@@ -520,7 +524,7 @@ impl Shared {
         if !old.is_empty() {
             tracing::info!("{}: {peer_nid} has restarted", self.nid);
             old.iter().for_each(|c| c.close());
-            node.handle_peer_down(peer_nid);
+            node.handle_peer_down(self.nid, peer_nid);
         }
         for out in waiting {
             let want_bulk = out.payload_len >= BULK_MIN && !connection.is_bulk();
@@ -556,7 +560,7 @@ impl Shared {
         };
         connections.iter().for_each(|c| c.close());
         if let Some(node) = self.node.upgrade() {
-            node.handle_peer_down(lost.peer);
+            node.handle_peer_down(self.nid, lost.peer);
         }
     }
 

@@ -1,11 +1,12 @@
 //! Changes of the network of a running process: interfaces that come and go, credits, settings, and the whole of an lnet.conf.
 
 use super::lnet_conf::FIXED;
+use super::peers::Peer;
 use super::{HostAddress, Net, NetworkConfig, Tunables, addresses, parse_lnet_conf};
 use crate::listen::Listen;
 use crate::routing::{self, Buffers, Refusal};
 use nacre_base::{Errno, Network, Nid};
-use nacre_lnet::{Lnet, LnetError, RemoveError, Route, RouteError, RouterOptions, TcpListen};
+use nacre_lnet::{Lnet, LnetError, RemoveError, Route, RouteError, RouterOptions, TcpListen, UdspRule};
 use nacre_node::Node;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -223,6 +224,19 @@ async fn add_all(
     for route in &config.routes {
         parts.push(part(format!("route {route}"), add_route(lnet, route, &networks, act)));
     }
+    for peer in &config.peers {
+        parts.push(part(format!("peer {}", peer.primary), add_peer(lnet, peer, act)));
+    }
+    for rule in &config.udsp {
+        let outcome = match lnet.udsp().contains(rule) {
+            true => Outcome::Already,
+            false if !act => Outcome::Done,
+            false => {
+                lnet.add_udsp(rule.clone(), None).map_or_else(|e| Outcome::Refused(e.to_string()), |()| Outcome::Done)
+            }
+        };
+        parts.push(part(describe_rule_in_words(rule), outcome));
+    }
     parts.extend(add_routing(node, config, &networks, act).await);
     for net in config.nets_on(host).iter().filter(|net| net.tunables != Tunables::default()) {
         let is_router = lnet.routing().is_some() || config.routing == Some(true);
@@ -254,6 +268,29 @@ fn add_route(lnet: &Lnet, route: &Route, networks: &[Network], act: bool) -> Out
         Ok(()) if !act => Outcome::Done,
         Ok(()) => lnet.add_route(*route).map_or_else(|e| Outcome::Refused(e.to_string()), |()| Outcome::Done),
     }
+}
+
+fn add_peer(lnet: &Lnet, peer: &Peer, act: bool) -> Outcome {
+    let nids = || std::iter::once(&peer.primary).chain(&peer.others);
+    if nids().any(|nid| lnet.is_local(*nid)) {
+        return Outcome::Elsewhere("it is this process itself".to_owned());
+    }
+    let known = lnet.peers_with_nids().into_iter().find(|known| known.is_configured && known.primary == peer.primary);
+    let has = |nid: &Nid| known.as_ref().is_some_and(|known| known.nids.iter().any(|(other, _)| other == nid));
+    match nids().all(has) {
+        true => Outcome::Already,
+        false if !act => Outcome::Done,
+        false => lnet
+            .add_peer(peer.primary, &peer.others)
+            .map_or_else(|e| Outcome::Refused(e.to_string()), |()| Outcome::Done),
+    }
+}
+
+/// `udsp src tcp1 dst tcp2 priority 0`.
+fn describe_rule_in_words(rule: &UdspRule) -> String {
+    let sets = [("src", &rule.src), ("dst", &rule.dst), ("rte", &rule.rte)];
+    let named = sets.iter().filter_map(|(name, set)| set.as_ref().map(|set| format!(" {name} {set}")));
+    format!("udsp{} priority {}", named.collect::<String>(), rule.priority)
 }
 
 async fn add_routing(node: &Node, config: &NetworkConfig, networks: &[Network], act: bool) -> Vec<Part> {
@@ -302,6 +339,28 @@ async fn remove_all(node: &Node, config: &NetworkConfig, listens: &[Listen], act
                 .map_or_else(|e| Outcome::Refused(e.to_string()), |()| Outcome::Done),
         };
         parts.push(part(format!("route {route}"), outcome));
+    }
+    for peer in &config.peers {
+        let is_there = lnet.peers_with_nids().iter().any(|known| known.primary == peer.primary);
+        let outcome = match (is_there, act) {
+            (false, _) => absent(),
+            (true, false) => Outcome::Done,
+            (true, true) => {
+                lnet.remove_peer(peer.primary, &[]).map_or_else(|e| Outcome::Refused(e.to_string()), |()| Outcome::Done)
+            }
+        };
+        parts.push(part(format!("peer {}", peer.primary), outcome));
+    }
+    for rule in &config.udsp {
+        let index = lnet.udsp().iter().position(|known| known == rule);
+        let outcome = match (index, act) {
+            (None, _) => absent(),
+            (Some(_), false) => Outcome::Done,
+            (index, true) => {
+                lnet.remove_udsp(index).map_or_else(|e| Outcome::Refused(e.to_string()), |()| Outcome::Done)
+            }
+        };
+        parts.push(part(describe_rule_in_words(rule), outcome));
     }
     for listen in listens {
         let outcome = match own_nid(lnet, listen) {

@@ -3,9 +3,10 @@
 //! statistics.
 
 use super::options::parse_network;
+use super::peers::{AskedPeer, AskedUdsp, Peer, describe_peer, describe_rule};
 use super::{Interface, Net, NetworkConfig, Tunables, parse_ip2nets, parse_networks, parse_routes};
 use crate::routing::Buffers;
-use nacre_lnet::{LnetOptions, Route, Settings};
+use nacre_lnet::{LnetOptions, Route, Settings, UdspRule};
 use serde::Deserialize;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer};
 use serde_json::{Map, Value, json};
@@ -33,7 +34,9 @@ pub fn lnet_conf_of(config: &NetworkConfig) -> Value {
     let mut sections = Map::new();
     let nets: Vec<Value> = config.nets.iter().map(net_value).collect();
     let routes: Vec<Value> = config.routes.iter().map(route_value).collect();
-    for (name, list) in [("net", nets), ("route", routes)] {
+    let peers: Vec<Value> = config.peers.iter().map(describe_peer).collect();
+    let udsp: Vec<Value> = config.udsp.iter().enumerate().map(|(index, rule)| describe_rule(index, rule)).collect();
+    for (name, list) in [("net", nets), ("route", routes), ("peer", peers), ("udsp", udsp)] {
         if !list.is_empty() {
             sections.insert(name.to_owned(), list.into());
         }
@@ -100,9 +103,9 @@ struct Document {
     ip2nets: Option<Text>,
     routes: Option<Text>,
     #[serde(default)]
-    peer: Vec<Spanned<IgnoredAny>>,
+    peer: Vec<PeerSection>,
     #[serde(default)]
-    udsp: Vec<Spanned<IgnoredAny>>,
+    udsp: Vec<UdspSection>,
     #[serde(rename = "statistics")]
     _statistics: Option<IgnoredAny>,
 }
@@ -170,6 +173,43 @@ struct RouteSection {
     _type: Option<IgnoredAny>,
     #[serde(rename = "reason")]
     _reason: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PeerSection {
+    #[serde(rename = "primary nid")]
+    primary: Text,
+    #[serde(rename = "peer ni", default)]
+    nis: Vec<PeerNiSection>,
+    #[serde(rename = "Multi-Rail")]
+    _multi_rail: Option<IgnoredAny>,
+    #[serde(rename = "configured")]
+    _configured: Option<IgnoredAny>,
+}
+
+/// A NID of a peer. All else is what `show` says of it.
+#[derive(Deserialize)]
+struct PeerNiSection {
+    nid: Text,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UdspSection {
+    src: Option<Text>,
+    dst: Option<Text>,
+    rte: Option<Text>,
+    action: Option<UdspAction>,
+    priority: Option<u32>,
+    #[serde(rename = "idx")]
+    _index: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UdspAction {
+    priority: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -288,12 +328,12 @@ impl Document {
                 config.settings.push(setting);
             }
         }
-        if let Some(peer) = self.peer.first() {
-            let why = "peers cannot be configured: Nacre learns their NIDs; lnetctl export --backup leaves them out";
-            return at(peer, Err(why.to_owned()));
+        for section in self.peer {
+            // `show` names every peer; one with a single NID needs no word of an administrator.
+            config.peers.extend(Some(section.check()?).filter(|peer| !peer.others.is_empty()));
         }
-        if let Some(rule) = self.udsp.first() {
-            return at(rule, Err("this version has no selection policies (udsp)".to_owned()));
+        for section in self.udsp {
+            config.udsp.push(section.check()?);
         }
         Ok(config)
     }
@@ -362,6 +402,28 @@ impl RouteSection {
     }
 }
 
+impl PeerSection {
+    fn check(self) -> Result<Peer, String> {
+        let nids = self.nis.into_iter().map(|ni| ni.nid.value).collect();
+        let asked = AskedPeer { primary: self.primary.value.clone(), nids };
+        at(&self.primary, asked.check())
+    }
+}
+
+impl UdspSection {
+    fn check(self) -> Result<UdspRule, String> {
+        // What `show` prints for a part that a rule does not have.
+        let named = |text: &Option<Text>| text.as_ref().map(|text| text.value.clone()).filter(|text| text != "NA");
+        let priority = self.priority.or(self.action.and_then(|action| action.priority));
+        let (src, dst, rte) = (named(&self.src), named(&self.dst), named(&self.rte));
+        let rule = AskedUdsp { src, dst, rte, priority, index: None }.check();
+        match [&self.src, &self.dst, &self.rte].into_iter().flatten().next() {
+            Some(place) => at(place, rule),
+            None => rule,
+        }
+    }
+}
+
 impl RoutingPart {
     fn take(self, config: &mut NetworkConfig) -> Result<(), String> {
         let Buffers { tiny, small, large } = config.buffers;
@@ -391,14 +453,7 @@ pub(crate) fn check_setting(name: &str, value: &str) -> Result<Option<(String, S
 }
 
 /// Settings of Lustre's that have one value here, and the reason.
-pub(crate) const FIXED: &[(&str, &str, &str)] = &[
-    ("numa_range", "0", "memory and processors are not grouped"),
-    (
-        "discovery",
-        "0",
-        "this version learns a peer's NIDs when it connects, and asks for them only with lnetctl discover",
-    ),
-];
+pub(crate) const FIXED: &[(&str, &str, &str)] = &[("numa_range", "0", "memory and processors are not grouped")];
 
 /// A line of `lnd tunables`: what the driver has cannot be changed by a file.
 fn check_driver(name: &str, value: &str) -> Result<(), String> {
@@ -497,6 +552,24 @@ global:
     }
 
     #[test]
+    fn peers_and_rules_are_written_as_they_are_shown() {
+        let text = "peer:\n-     primary nid: 10.1.0.1@tcp1\n      Multi-Rail: true\n      peer ni:\n      -     nid: 10.1.0.1@tcp1\n            \
+                    state: up\n      -     nid: 10.2.0.1@tcp2\n-     primary nid: 10.1.0.9@tcp1\n      Multi-Rail: false\n      peer ni:\n      \
+                    -     nid: 10.1.0.9@tcp1\nudsp:\n-     idx: 0\n      src: NA\n      dst: 10.2.0.[1-4]@tcp2\n      rte: NA\n      action:\n          \
+                    priority: 3\nglobal:\n    discovery: 0\n";
+        let config = parse_lnet_conf(text).unwrap();
+        let nid = |text: &str| text.parse::<nacre_base::Nid>().unwrap();
+        assert_eq!(config.peers, [Peer { primary: nid("10.1.0.1@tcp1"), others: vec![nid("10.2.0.1@tcp2")] }]);
+        let rule = &config.udsp[0];
+        assert_eq!((config.udsp.len(), rule.priority, rule.src.is_none()), (1, 3, true));
+        assert!(rule.dst.as_ref().is_some_and(|dst| dst.includes(nid("10.2.0.4@tcp2"))));
+        assert_eq!(config.settings, [("discovery".to_owned(), "0".to_owned())]);
+        let written = lnet_conf_of(&config);
+        assert_eq!(written["peer"][0]["peer ni"][1]["nid"], "10.2.0.1@tcp2");
+        assert_eq!(written["udsp"][0]["dst"], "10.2.0.[1-4]@tcp2");
+    }
+
+    #[test]
     fn an_error_names_its_line() {
         for (text, line, why) in [
             ("net:\n  - net type: tcp1\n    local NI(s):\n      - interfaces: {0: eth 0}\n", 4, "neither an interface"),
@@ -505,7 +578,8 @@ global:
             ("route:\n  - net: tcp2\n    gateway: here@tcp\n", 3, "here"),
             ("\nroutes: \"tcp2 10.0.0.1\"\n", 2, "GATEWAY"),
             ("global:\n  retry_count: 2\n  retry_cuont: 3\n", 3, "there is no setting retry_cuont"),
-            ("global:\n  discovery: 1\n", 2, "discovery is 0"),
+            ("global:\n  discovery: 2\n", 2, "\"2\" is not 0 or 1"),
+            ("udsp:\n  - idx: 0\n    dst: eth0\n", 3, "neither a network"),
             ("global:\n  retry_count: many\n", 2, "\"many\" is not a number"),
             ("net:\n  - net type: tcp1\n    local NI(s):\n      - tunables: {peer_credits: 0}\n", 4, "peer_credits: 0"),
             (
@@ -514,7 +588,7 @@ global:
                 "cannot be changed",
             ),
             ("routing: {enable: 2}\n", 1, "0 or 1"),
-            ("peer:\n  - primary nid: 10.0.0.1@tcp\n", 2, "peers cannot be configured"),
+            ("peer:\n  - primary nid: 10.0.0.1@tcpip\n", 2, "10.0.0.1@tcpip"),
             ("net: [\n", 1, ""),
             ("nets: []\n", 1, "nets"),
         ] {

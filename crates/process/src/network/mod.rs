@@ -8,6 +8,7 @@ mod lnet_conf;
 mod net;
 pub mod options;
 mod patterns;
+pub mod peers;
 pub mod rules;
 pub mod topology;
 
@@ -19,7 +20,8 @@ pub use patterns::AddressPattern;
 
 use crate::listen::Listen;
 use crate::routing::Buffers;
-use nacre_lnet::Route;
+use nacre_lnet::{Route, UdspRule};
+use peers::Peer;
 use std::net::{IpAddr, SocketAddr};
 
 /// An administrator's configuration of a host's networks.
@@ -37,6 +39,10 @@ pub struct NetworkConfig {
     pub routing: Option<bool>,
     /// Sizes of a router's pools.
     pub buffers: Buffers,
+    /// Peers whose NIDs are named.
+    pub peers: Vec<Peer>,
+    /// Rules for the choice among the ways to a peer.
+    pub udsp: Vec<UdspRule>,
 }
 
 impl NetworkConfig {
@@ -81,7 +87,7 @@ impl NetworkConfig {
 
     /// Takes what another configuration says after this one. Where both name networks, the other's count.
     pub fn extend(&mut self, other: NetworkConfig) {
-        let NetworkConfig { nets, rules, routes, settings, routing, buffers } = other;
+        let NetworkConfig { nets, rules, routes, settings, routing, buffers, peers, udsp } = other;
         if !nets.is_empty() || !rules.is_empty() {
             (self.nets, self.rules) = (nets, rules);
         }
@@ -94,6 +100,12 @@ impl NetworkConfig {
             }
         });
         self.settings.extend(settings);
+        self.peers.extend(peers);
+        udsp.into_iter().for_each(|rule| {
+            if !self.udsp.contains(&rule) {
+                self.udsp.push(rule);
+            }
+        });
         self.routing = routing.or(self.routing);
         self.buffers = Buffers {
             tiny: buffers.tiny.or(self.buffers.tiny),

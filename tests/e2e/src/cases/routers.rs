@@ -109,7 +109,11 @@ fn change_settings(cluster: &Cluster) -> Outcome {
     let shown = cluster.lnetctl(&["global", "show"])?;
     ensure!(shown.starts_with("global:\n    numa_range: 0\n"), "one for all processes: {shown}");
     ensure!(shown.contains("\n    retry_count: 3\n    transaction_timeout: 50\n"), "{shown}");
-    refused(cluster, &["set", "discovery", "1"], "discovery is 0: this version")?;
+    refused(cluster, &["set", "numa_range", "1"], "numa_range is 0: memory")?;
+    cluster.lnetctl(&["set", "discovery", "0"])?;
+    ensure!(cluster.lnetctl(&["global", "show"])?.contains("\n    discovery: 0\n"), "in all processes");
+    cluster.lnetctl(&["set", "discovery", "1"])?;
+    change_peers(cluster)?;
     refused(cluster, &["set", "retry_cuont", "1"], "there is no setting retry_cuont")?;
     refused(cluster, &["fault", "drop", "add", "--source", "*", "--dest", "*"], "either --rate N")?;
     let late = ["fault", "delay", "add", "--source", "*@tcp2", "--dest", "*@tcp1", "--rate", "2", "--latency", "20"];
@@ -136,6 +140,29 @@ fn change_settings(cluster: &Cluster) -> Outcome {
     };
     lanes("0")?;
     lanes("1")
+}
+
+/// A peer that nobody has, and a rule that concerns nobody: what is added is shown, and gone when it was removed.
+fn change_peers(cluster: &Cluster) -> Outcome {
+    let peer = ["--prim_nid", "127.99.0.1@tcp1", "--nid", "127.99.0.[2-3]@tcp2"];
+    cluster.lnetctl(&[&["peer", "add"], &peer[..]].concat())?;
+    let shown = cluster.lnetctl(&["peer", "show", "--nid", "127.99.0.3@tcp2"])?;
+    ensure!(shown.contains("primary nid: 127.99.0.1@tcp1\n      Multi-Rail: true\n"), "{shown}");
+    ensure!(shown.contains("-     nid: 127.99.0.2@tcp2\n"), "{shown}");
+    refused(
+        cluster,
+        &["peer", "add", "--prim_nid", "127.99.0.9@tcp1", "--nid", "127.99.0.2@tcp2"],
+        "is configured as a NID",
+    )?;
+    cluster.lnetctl(&["peer", "del", "--prim_nid", "127.99.0.1@tcp1"])?;
+    refused(cluster, &["peer", "show", "--nid", "127.99.0.3@tcp2"], "no process of this host knows")?;
+    cluster.lnetctl(&["udsp", "add", "--dst", "tcp2", "--priority", "3"])?;
+    let rules = cluster.lnetctl(&["udsp", "show"])?;
+    ensure!(rules.starts_with("udsp:\n-     idx: 0\n      src: NA\n      dst: tcp2\n"), "{rules}");
+    refused(cluster, &["udsp", "add", "--rte", "127.99.0.1@tcp1"], "a rule has src, dst")?;
+    cluster.lnetctl(&["udsp", "del", "--all"])?;
+    ensure!(cluster.lnetctl(&["udsp", "show"])?.is_empty(), "no rule is left");
+    Ok(())
 }
 
 fn change_networks(cluster: &Cluster) -> Outcome {
