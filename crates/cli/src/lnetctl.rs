@@ -41,9 +41,11 @@ What is there:
   ping NID... [--timeout MS]          asks nodes for their NIDs
   discover NID... [--timeout MS]      asks peers for their NIDs, and each of these whether it is the same node
 Changes of the running processes; an lnet.conf makes them last:
-  net add --net NETWORK [--if NAME|ADDRESS[:PORT]] [--credits N] [--peer-credits N] [--peer-buffer-credits N]
+  net add --net NETWORK [--if NAME|ADDRESS[:PORT]] [credits]
+                                      credits: --credits N, --peer-credits N (0: they grow), --peer-buffer-credits N,
+                                      and --preset auto|lustre for those that are not given
   net del --net NETWORK [--if NAME|ADDRESS]
-  net set --net NETWORK|--nid NID [--credits N] [--peer-credits N] [--peer-buffer-credits N]
+  net set --net NETWORK|--nid NID [credits]
   route add --net NETWORK --gateway NID [--hop N] [--priority N]
   route del --net NETWORK --gateway NID
   peer add --prim_nid NID [--nid NID,...]...

@@ -100,11 +100,11 @@ impl<T> Credits<T> {
         out
     }
 
-    /// Gives each peer so many credits and no more. Peers that hold more get none before they have given back what is too
-    /// many. Returns the messages that go now.
-    pub(crate) fn set_peer_credits(&mut self, credits: u32, now: Time) -> Vec<Released<T>> {
-        assert!(credits > 0, "without credits nothing can be sent");
-        (self.peer_credits, self.peer_credits_max) = (credits, credits);
+    /// Gives each peer so many credits, which may grow up to `most`. Peers that hold more get none before they have given back
+    /// what is too many. Returns the messages that go now.
+    pub(crate) fn set_peer_credits(&mut self, credits: u32, most: u32, now: Time) -> Vec<Released<T>> {
+        assert!(credits > 0 && credits <= most, "{credits} credits of a peer, and at most {most}");
+        (self.peer_credits, self.peer_credits_max) = (credits, most);
         let (mut out, lanes) = (Vec::new(), self.lanes);
         for peer in self.known() {
             if let Some(gate) = self.peers.get_mut(&peer) {
@@ -465,8 +465,8 @@ mod tests {
             (max, available, low_water, self.credits.peer_queued(peer))
         }
 
-        fn set_peer_credits(&mut self, credits: u32) -> Vec<i32> {
-            let released = self.credits.set_peer_credits(credits, self.now);
+        fn set_peer_credits(&mut self, credits: u32, most: u32) -> Vec<i32> {
+            let released = self.credits.set_peer_credits(credits, most, self.now);
             released.into_iter().map(|released| self.note(released)).collect()
         }
 
@@ -567,6 +567,19 @@ mod tests {
         }
         assert_eq!(rounds, [2, 4, 8, 6]);
         assert_eq!(c.peer(A), (8, 8, -18, 0));
+        // What an administrator has fixed grows again when he says so.
+        for (least, most, grown) in [(3, 3, 3), (2, 8, 5)] {
+            assert!(c.set_peer_credits(least, most).is_empty());
+            let sent = (1..=least as i32 + 3).filter(|m| matches!(c.handle_send(A, 1, *m), Go(_))).count();
+            assert_eq!(sent, least as usize);
+            (0..sent).for_each(|_| assert_eq!(c.handle_sent(), None));
+            (0..least).for_each(|_| drop(c.handle_taken(true)));
+            assert_eq!(c.peer(A).0, grown.min(most));
+            while c.credits.interface.stock.taken() > 0 {
+                c.handle_sent();
+                c.handle_taken(false);
+            }
+        }
     }
 
     /// A peer with one credit was never asked, and kept it until it had something to send itself.
@@ -724,9 +737,9 @@ mod tests {
     fn another_number_of_credits_counts_at_once_and_what_is_held_beyond_it_comes_back_first() {
         let mut c = Books::new(100, 2, 100, 1000);
         let sent = (1..=6).filter(|m| matches!(c.handle_send(A, 1, *m), Go(_))).count();
-        assert_eq!((sent, c.set_peer_credits(4)), (2, vec![3, 4]));
+        assert_eq!((sent, c.set_peer_credits(4, 4)), (2, vec![3, 4]));
         assert_eq!(c.peer(A), (4, -2, -2, 2));
-        assert!(c.set_peer_credits(1).is_empty());
+        assert!(c.set_peer_credits(1, 1).is_empty());
         assert_eq!([c.handle_done(A), c.handle_done(A), c.handle_done(A)], [[None, None]; 3]);
         assert_eq!(
             [c.handle_done(A), c.handle_done(A), c.handle_done(A)],

@@ -324,8 +324,8 @@ impl Lnet {
     }
 
     /// Gives each peer on a network a fixed number of credits, for what this node sends to it and, on a router, for what it has
-    /// passed on: 1 to 256, because a router reads no more messages of a connection ahead. Returns false if this node is not
-    /// on the network.
+    /// passed on: 1 to 256, because a router reads no more messages of a connection ahead. With 0 they grow again, as far as the
+    /// peer and the path can take them. Returns false if this node is not on the network.
     pub fn set_peer_credits(&self, network: Network, credits: u32) -> bool {
         self.0.set_peer_credits(network, credits)
     }

@@ -637,10 +637,10 @@ impl Interface {
         out
     }
 
-    /// From now on each peer has so many credits.
-    pub(crate) fn set_peer_credits(&self, credits: u32, now: Time) {
+    /// From now on each peer has so many credits, which may grow up to `most`.
+    pub(crate) fn set_peer_credits(&self, credits: u32, most: u32, now: Time) {
         let mut s = self.state.lock();
-        let released = s.credits.set_peer_credits(credits, now);
+        let released = s.credits.set_peer_credits(credits, most, now);
         s.ready.extend(released);
         self.pump(s);
     }

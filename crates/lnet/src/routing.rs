@@ -468,12 +468,16 @@ impl LnetNode {
     }
 
     pub(crate) fn set_peer_credits(self: &Arc<Self>, network: Network, credits: u32) -> bool {
-        assert!((1..=PEER_CREDITS_MAX).contains(&credits), "{credits} credits of a peer on {network}");
+        assert!(credits <= PEER_CREDITS_MAX, "{credits} credits of a peer on {network}");
+        let (least, most) = match credits {
+            0 => (self.options.peer_credits, self.options.peer_credits_max),
+            _ => (credits, credits),
+        };
         let interfaces = self.interfaces().into_iter().filter(|interface| interface.nid.network == network);
         let now = self.rt.now();
-        let found = interfaces.inspect(|interface| interface.set_peer_credits(credits, now)).count() > 0;
+        let found = interfaces.inspect(|interface| interface.set_peer_credits(least, most, now)).count() > 0;
         if found && let Some(routing) = self.routing() {
-            let goes = routing.router.lock().as_mut().map(|router| router.set_peer_credits(network, credits, now));
+            let goes = routing.router.lock().as_mut().map(|router| router.set_peer_credits(network, least, now));
             self.send_on(goes.into_iter().flatten());
         }
         found

@@ -82,12 +82,22 @@ fn shorten(peer: &mut Value) {
     peer["peer ni"].as_array_mut().into_iter().flatten().for_each(|ni| keep(ni, &["nid", "state"]));
 }
 
-const TUNABLES: [(char, &str); 3] = [(' ', "credits"), (' ', "peer-credits"), (' ', "peer-buffer-credits")];
+const TUNABLES: [(char, &str); 4] =
+    [(' ', "credits"), (' ', "peer-credits"), (' ', "peer-buffer-credits"), (' ', "preset")];
 
+/// The credits of a preset, and those that are given beside it.
 fn tunables(given: &Given<'_>) -> Result<Tunables, ExitCode> {
-    let [credits, peer_credits, peer_buffer_credits] = TUNABLES.map(|(_, name)| given.number(name));
-    let tunables =
-        Tunables { credits: credits?, peer_credits: peer_credits?, peer_buffer_credits: peer_buffer_credits? };
+    let preset = match given.get("preset") {
+        None => Tunables::default(),
+        Some(name) => Tunables::preset(name).ok_or_else(|| {
+            let known = Tunables::PRESETS.join(" and ");
+            fail("lnetctl", format!("--preset: there is no preset {name:?}; there are {known}"), 1)
+        })?,
+    };
+    let [credits, peer_credits, peer_buffer_credits] =
+        ["credits", "peer-credits", "peer-buffer-credits"].map(|name| given.number(name));
+    let given = Tunables { credits: credits?, peer_credits: peer_credits?, peer_buffer_credits: peer_buffer_credits? };
+    let tunables = given.or(preset);
     tunables.check().map_err(|why| fail("lnetctl", why, 1))?;
     Ok(tunables)
 }
@@ -138,7 +148,7 @@ pub(super) fn set(host: &Host, args: &[String]) -> ExitCode {
         if tunables == Tunables::default() {
             return Err(fail(
                 "lnetctl",
-                "net set: nothing to change: --credits, --peer-credits or --peer-buffer-credits",
+                "net set: nothing to change: --preset, --credits, --peer-credits or --peer-buffer-credits",
                 1,
             ));
         }

@@ -581,7 +581,11 @@ global:
             ("global:\n  discovery: 2\n", 2, "\"2\" is not 0 or 1"),
             ("udsp:\n  - idx: 0\n    dst: eth0\n", 3, "neither a network"),
             ("global:\n  retry_count: many\n", 2, "\"many\" is not a number"),
-            ("net:\n  - net type: tcp1\n    local NI(s):\n      - tunables: {peer_credits: 0}\n", 4, "peer_credits: 0"),
+            (
+                "net:\n  - net type: tcp1\n    local NI(s):\n      - tunables: {peer_credits: 257}\n",
+                4,
+                "peer_credits: 257",
+            ),
             (
                 "net:\n  - net type: tcp1\n    local NI(s):\n      - lnd tunables: {conns_per_peer: 4}\n",
                 4,

@@ -2,6 +2,7 @@
 
 use nacre_base::Network;
 use nacre_base::nid::parse_address;
+use nacre_lnet::LnetOptions;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
@@ -27,22 +28,44 @@ impl Default for Net {
 pub struct Tunables {
     /// Messages that the driver may have in hand.
     pub credits: Option<u32>,
-    /// Messages that a peer may have been sent and not have taken.
+    /// Messages that a peer may have been sent and not have taken; 0: as many as the peer and the path to it can take.
     pub peer_credits: Option<u32>,
     /// Messages of a peer that a router holds.
     pub peer_buffer_credits: Option<u32>,
 }
 
 impl Tunables {
+    /// The names of [`Tunables::preset`].
+    pub const PRESETS: [&str; 2] = ["auto", "lustre"];
+
+    /// Credits that go together: `auto` is what a process begins with, `lustre` has the numbers of Lustre's `socklnd`.
+    pub fn preset(name: &str) -> Option<Tunables> {
+        let credits = match name {
+            "auto" => (LnetOptions::default().credits, 0),
+            "lustre" => (256, 8),
+            _ => return None,
+        };
+        Some(Tunables { credits: Some(credits.0), peer_credits: Some(credits.1), peer_buffer_credits: None })
+    }
+
+    /// These, and where they say nothing `others`.
+    pub fn or(self, others: Tunables) -> Tunables {
+        Tunables {
+            credits: self.credits.or(others.credits),
+            peer_credits: self.peer_credits.or(others.peer_credits),
+            peer_buffer_credits: self.peer_buffer_credits.or(others.peer_buffer_credits),
+        }
+    }
+
     /// Says what is wrong with the numbers.
     pub fn check(&self) -> Result<(), String> {
-        for (name, value, most) in [
-            ("credits", self.credits, 1 << 20),
-            ("peer_credits", self.peer_credits, 256),
-            ("peer_buffer_credits", self.peer_buffer_credits, 1 << 20),
+        for (name, value, range) in [
+            ("credits", self.credits, 1..=1 << 20),
+            ("peer_credits", self.peer_credits, 0..=256),
+            ("peer_buffer_credits", self.peer_buffer_credits, 1..=1 << 20),
         ] {
-            if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
-                return Err(format!("{name}: {value} is not a number from 1 to {most}"));
+            if let Some(value) = value.filter(|value| !range.contains(value)) {
+                return Err(format!("{name}: {value} is not a number from {} to {}", range.start(), range.end()));
             }
         }
         Ok(())
@@ -79,5 +102,21 @@ impl std::fmt::Display for Interface {
             Interface::Address(ip, Some(port)) => SocketAddr::new(*ip, *port).fmt(f),
             Interface::Address(ip, None) => ip.fmt(f),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_are_allowed_and_give_way_to_what_is_said_beside_them() {
+        for name in Tunables::PRESETS {
+            Tunables::preset(name).unwrap().check().unwrap();
+        }
+        assert_eq!(Tunables::preset("zfs"), None);
+        let given = Tunables { peer_credits: Some(16), ..Tunables::default() };
+        let both = given.or(Tunables::preset("lustre").unwrap());
+        assert_eq!(both, Tunables { credits: Some(256), peer_credits: Some(16), peer_buffer_credits: None });
     }
 }
