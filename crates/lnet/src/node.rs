@@ -11,7 +11,7 @@ use crate::message::{Header, Kind, MAX_PAYLOAD, Message, Portal, Purpose, flip_b
 use crate::options::LnetOptions;
 use crate::params::Counters;
 use crate::peers::Bringing;
-use crate::rails::{ChosenWay, Rails};
+use crate::rails::Rails;
 use crate::routes::GatewayState;
 use crate::routing::Routing;
 use crate::select::Candidate;
@@ -148,6 +148,14 @@ struct Peer {
     turn: u64,
     /// As it told in its HELLO; empty if it has not.
     nids: Vec<Nid>,
+}
+
+/// A way of a message to a peer with several NIDs.
+pub(crate) struct ChosenWay {
+    pub(crate) interface: Arc<Interface>,
+    pub(crate) next_hop: Nid,
+    /// The NID that the message says that it is from.
+    pub(crate) source: Nid,
 }
 
 /// Portals that can have a purpose; Lustre numbers about 40.
