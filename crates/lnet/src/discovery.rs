@@ -215,7 +215,7 @@ impl LnetNode {
             let State { peers, watch, .. } = &mut *rails.state.lock();
             let mut due = watch.handle_timer(now);
             // They were NIDs of a peer with several when the watch over them began.
-            let is_rail = |nid: &Nid| peers.node_of(*nid).is_some_and(|node| node.rails().len() > 1);
+            let is_rail = |nid: &Nid| peers.is_named(*nid);
             let gone: Vec<Nid> = due.ping.iter().copied().filter(|nid| !is_rail(nid)).collect();
             gone.into_iter().for_each(|nid| watch.remove(nid));
             due.ping.retain(is_rail);
@@ -236,10 +236,14 @@ impl LnetNode {
             let Ok(info) = node.ask_info(nid, ASK_TIMEOUT).await else { return };
             let Some(rails) = node.rails() else { return };
             let (now, takes) = (node.rt.now(), node.own_of(&info));
-            rails.change(|state| {
-                state.peers.handle_told(nid, cleaned(info.nids.iter().map(|(nid, _)| *nid)), takes);
+            let is_news = rails.change(|state| {
                 state.watch.handle_answer(nid, now - asked, now);
+                state.peers.handle_told(nid, cleaned(info.nids.iter().map(|(nid, _)| *nid)), takes)
+                    && state.peers.node_of(nid).is_some_and(|node| !node.unverified().is_empty())
             });
+            if is_news && node.settings.read().discovery {
+                node.discover_later(nid);
+            }
             for interface in node.interfaces() {
                 interface.set_health(nid, HEALTH_MAX, now);
             }
