@@ -214,7 +214,7 @@ impl LnetNode {
         let due = {
             let State { peers, watch, .. } = &mut *rails.state.lock();
             let mut due = watch.handle_timer(now);
-            // They were NIDs of a peer with several when the watch over them began.
+            // The watch over a NID began when its node had several NIDs; it may have fewer now.
             let is_rail = |nid: &Nid| peers.is_named(*nid);
             let gone: Vec<Nid> = due.ping.iter().copied().filter(|nid| !is_rail(nid)).collect();
             gone.into_iter().for_each(|nid| watch.remove(nid));

@@ -144,7 +144,7 @@ struct Peer {
     sickness: u32,
     /// When `sickness` last changed.
     sick_since: Time,
-    /// When it was last chosen among the NIDs of its node.
+    /// The turn in which it was last chosen among the NIDs of its node.
     turn: u64,
     /// As it told in its HELLO; empty if it has not.
     nids: Vec<Nid>,
@@ -309,7 +309,7 @@ impl LnetNode {
     /// Where a message leaves, and to whom it goes first, if there is no choice among several NIDs of a peer.
     fn path_for(&self, message: &Message) -> Result<(Arc<Interface>, Nid), LnetError> {
         let Header { kind, source, destination, .. } = message.header;
-        // Whoever asked waits for an answer of the NID that was asked.
+        // The node that asked waits for an answer of the NID that it asked.
         if kind == Kind::Reply
             && source.reaches(destination)
             && destination != source

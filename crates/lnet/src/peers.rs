@@ -282,7 +282,7 @@ impl Peers {
     pub(crate) fn handle_takes(&mut self, nid: Nid, ours: Vec<KnownNid>) -> bool {
         let Some(slot) = self.of.get(&nid) else { return false };
         let node = &mut self.nodes[*slot];
-        // Somebody else may have the address of a NID whose connections broke.
+        // Another node may have the address of a NID whose connections broke.
         if !node.is_trusted(nid) {
             return false;
         }
@@ -296,11 +296,11 @@ impl Peers {
     pub(crate) fn handle_lost(&mut self, own: Nid, nid: Nid) -> Option<Vec<Rail>> {
         let node = &mut self.nodes[*self.of.get(&nid)?];
         node.rails.iter_mut().filter(|rail| rail.nid == nid).for_each(|rail| rail.is_trusted = false);
-        // The peer has lost them as well, and asks this NID again. It is to be told when this node has asked the peer's.
+        // The peer has lost these connections as well, and asks this node's NID again. In turn it is told when its own NID was asked.
         node.ours.iter_mut().filter(|known| known.nid == own).for_each(|known| known.is_trusted = false);
         node.pushed.clear();
         if !node.trusts_others(nid) {
-            // It may have been restarted, and know nothing of this node.
+            // The peer may have been restarted, and know nothing of this node.
             node.ours.clear();
         }
         Some(node.rails.clone())

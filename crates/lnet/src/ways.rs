@@ -71,7 +71,7 @@ impl LnetNode {
             let reaches = |own: &Interface| {
                 node.rails().iter().any(|rail| is_used(rail.nid, rail.is_trusted) && own.nid.reaches(rail.nid))
             };
-            // Always the same NID, or the peer's upper layer would take this node for several.
+            // The source is always the same NID, because the peer's upper layer would otherwise take this node for several.
             let source = source.or_else(|| own.iter().find(|own| reaches(own)).map(|own| own.nid))?;
             source_of_message = source;
             for interface in own.iter().filter(|interface| node.takes(interface.nid, source)) {
@@ -135,13 +135,13 @@ impl LnetNode {
         }
     }
 
-    /// A message was not taken, because it came from another NID than it says. Tells the peer what it is known by: it may think
-    /// that this node knows more, which may have been restarted.
+    /// A message was dropped, because it came from another NID than it says. Tells the peer by which NIDs it is known here: the
+    /// peer may remember more than this node does, which may have been restarted.
     pub(crate) fn handle_refused_rail(self: &Arc<Self>, peer: Nid) {
         self.push_to(peer);
     }
 
-    /// Anything came from a NID.
+    /// A message came from a NID.
     pub(crate) fn handle_heard_of_rail(self: &Arc<Self>, peer: Nid) {
         let Some(rails) = self.rails().filter(|rails| rails.is_active()) else { return };
         let is_back = rails.state.lock().watch.handle_heard(peer, self.rt.now());
