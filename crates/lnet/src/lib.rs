@@ -1,8 +1,8 @@
 //! LNet: messages between nodes that are named by NIDs, over interchangeable drivers, under credits.
 //!
 //! [`Lnet`] is one node. It sends PUTs to portals, moves bulk data by GET and PUT against memory descriptors, and pings.
-//! A peer with several NIDs is reached by any of them: `peers` knows which are its own, `rails` uses them, by the choice of
-//! `select` and the rules of `udsp`. For another network the way is the choice of `routes`, whose gateways `gateways` watches;
+//! A peer with several NIDs is reached by any of them: `peers` knows which are its own, `discovery` finds them, and `ways`
+//! uses them, by the choice of `select` and the rules of `udsp`. For another network the way is the choice of `routes`, whose gateways `gateways` watches;
 //! `routing` passes on messages of others, within the buffers of `router`. How many may be in hand is `credits`' rule, how a
 //! message looks on a socket is in `frame`; drivers (LNDs) are `tcp`, `lo` and `sim`. It knows nothing of RPCs and resends nothing: delivery is at most
 //! once, and order holds only among small messages on one connection.
@@ -26,6 +26,7 @@
 mod bulk;
 mod changes;
 mod credits;
+mod discovery;
 mod error;
 mod fault_rules;
 mod frame;
@@ -52,6 +53,8 @@ mod tcp;
 mod tests;
 mod udsp;
 mod waits;
+mod watcher;
+mod ways;
 
 pub use bulk::{MdGuard, SinkGuard};
 pub use changes::RemoveError;

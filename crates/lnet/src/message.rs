@@ -147,7 +147,7 @@ impl Message {
         m.header.offset = to.offset;
         m.header.status = status;
         m.header.purpose = to.purpose;
-        // Whoever asked waits for an answer of the NID that was asked.
+        // The node that asked waits for an answer of the NID that it asked.
         m.header.source = to.destination;
         m.is_answer = true;
         m

@@ -11,7 +11,7 @@ use crate::message::{Header, Kind, MAX_PAYLOAD, Message, Portal, Purpose, flip_b
 use crate::options::LnetOptions;
 use crate::params::Counters;
 use crate::peers::Bringing;
-use crate::rails::{ChosenWay, Rails};
+use crate::rails::Rails;
 use crate::routes::GatewayState;
 use crate::routing::Routing;
 use crate::select::Candidate;
@@ -144,10 +144,18 @@ struct Peer {
     sickness: u32,
     /// When `sickness` last changed.
     sick_since: Time,
-    /// When it was last chosen among the NIDs of its node.
+    /// The turn in which it was last chosen among the NIDs of its node.
     turn: u64,
     /// As it told in its HELLO; empty if it has not.
     nids: Vec<Nid>,
+}
+
+/// A way of a message to a peer with several NIDs.
+pub(crate) struct ChosenWay {
+    pub(crate) interface: Arc<Interface>,
+    pub(crate) next_hop: Nid,
+    /// The NID that the message says that it is from.
+    pub(crate) source: Nid,
 }
 
 /// Portals that can have a purpose; Lustre numbers about 40.
@@ -301,7 +309,7 @@ impl LnetNode {
     /// Where a message leaves, and to whom it goes first, if there is no choice among several NIDs of a peer.
     fn path_for(&self, message: &Message) -> Result<(Arc<Interface>, Nid), LnetError> {
         let Header { kind, source, destination, .. } = message.header;
-        // Whoever asked waits for an answer of the NID that was asked.
+        // The node that asked waits for an answer of the NID that it asked.
         if kind == Kind::Reply
             && source.reaches(destination)
             && destination != source

@@ -4,7 +4,8 @@
 //! A node's word about itself is never enough, because it could name the NID of another node, get that node's messages and
 //! speak in its name. So a NID counts as a peer's only after the NID itself was asked, and has answered with a list that has the
 //! same primary NID and names both. A NID whose connections broke may belong to another node by now: it is *trusted* again when
-//! it was asked again. An administrator's word needs no answer.
+//! it was asked again. If no NID of a node was trusted for a moment, the node begins anew with the one that answers first,
+//! because nothing says any more that the others are its own. An administrator's word needs no answer.
 //!
 //! What the peer takes for one node ([`PeerNode::takes`]) is the peer's own decision, which it tells in its answers. A node
 //! that sent from a second NID before would be a stranger there.
@@ -200,14 +201,22 @@ impl Peers {
         self.of.get(&nid).map(|slot| &self.nodes[*slot])
     }
 
+    /// Whether a node with several NIDs has named this one.
+    pub(crate) fn is_named(&self, nid: Nid) -> bool {
+        let names = |node: &PeerNode| node.rail(nid).is_some() || node.told.contains(&nid);
+        self.all().any(|node| (node.rails.len() > 1 || node.told.len() > 1) && names(node))
+    }
+
     pub(crate) fn all(&self) -> impl Iterator<Item = &PeerNode> {
         self.nodes.iter().map(|(_, node)| node)
     }
 
-    /// A NID was asked, and has answered with this list. `ours` are this node's NIDs that it takes for one node.
-    pub(crate) fn handle_told(&mut self, nid: Nid, told: Vec<Nid>, ours: Vec<KnownNid>) {
+    /// A NID was asked, and has answered with this list. `ours` are this node's NIDs that it takes for one node. Returns whether
+    /// the NID is known anew, so that others that it names are to be asked.
+    pub(crate) fn handle_told(&mut self, nid: Nid, told: Vec<Nid>, ours: Vec<KnownNid>) -> bool {
         if !told.contains(&nid) {
-            return self.remove_unconfigured(nid);
+            self.remove_unconfigured(nid);
+            return false;
         }
         if let Some(slot) = self.of.get(&nid).copied() {
             let node = &mut self.nodes[slot];
@@ -215,23 +224,27 @@ impl Peers {
             let is_alone = !node.trusts_others(nid);
             let fits = is_alone || node.agrees(nid, &told);
             if fits || is_configured {
+                let was_trusted = node.is_trusted(nid);
                 node.rails.iter_mut().filter(|rail| rail.nid == nid).for_each(|rail| rail.is_trusted = true);
                 node.add_ours(ours);
                 if fits {
                     node.told = told;
                 }
-                self.keep_listed(slot);
-                return self.check();
+                self.drop_unproven(slot, nid, is_alone);
+                self.check();
+                return !was_trusted;
             }
             self.remove(slot, nid);
         }
         let rails = vec![Rail { nid, is_trusted: true, is_configured: false }];
         let node = PeerNode { told, rails, ours, pushed: Vec::new() };
-        if node.is_worth_keeping() && self.make_room() {
+        let is_kept = node.is_worth_keeping() && self.make_room();
+        if is_kept {
             let slot = self.nodes.insert(node);
             self.of.insert(nid, slot);
         }
         self.check();
+        is_kept
     }
 
     /// `nid`, which the node of `claimer` has named as its own, was asked itself and has answered with this list. Returns
@@ -269,7 +282,7 @@ impl Peers {
     pub(crate) fn handle_takes(&mut self, nid: Nid, ours: Vec<KnownNid>) -> bool {
         let Some(slot) = self.of.get(&nid) else { return false };
         let node = &mut self.nodes[*slot];
-        // Somebody else may have the address of a NID whose connections broke.
+        // Another node may have the address of a NID whose connections broke.
         if !node.is_trusted(nid) {
             return false;
         }
@@ -283,11 +296,11 @@ impl Peers {
     pub(crate) fn handle_lost(&mut self, own: Nid, nid: Nid) -> Option<Vec<Rail>> {
         let node = &mut self.nodes[*self.of.get(&nid)?];
         node.rails.iter_mut().filter(|rail| rail.nid == nid).for_each(|rail| rail.is_trusted = false);
-        // The peer has lost them as well, and asks this NID again. It is to be told when this node has asked the peer's.
+        // The peer has lost these connections as well, and asks this node's NID again. In turn it is told when its own NID was asked.
         node.ours.iter_mut().filter(|known| known.nid == own).for_each(|known| known.is_trusted = false);
         node.pushed.clear();
         if !node.trusts_others(nid) {
-            // It may have been restarted, and know nothing of this node.
+            // The peer may have been restarted, and know nothing of this node.
             node.ours.clear();
         }
         Some(node.rails.clone())
@@ -385,11 +398,13 @@ impl Peers {
         self.of.remove(&nid);
     }
 
-    /// Forgets NIDs that the node no longer names, and the node if nothing is left to know of it.
-    fn keep_listed(&mut self, slot: usize) {
+    /// `nid` of a node has answered. Forgets NIDs that the node no longer names, or, if no other NID was trusted, all others: they
+    /// have to confirm again that they are its own. Forgets the node if nothing is left to know of it.
+    fn drop_unproven(&mut self, slot: usize, nid: Nid, is_alone: bool) {
         let node = &self.nodes[slot];
-        let gone = |rail: &&Rail| !rail.is_configured && !node.told.contains(&rail.nid);
-        let gone: Vec<Nid> = node.rails.iter().filter(gone).map(|rail| rail.nid).collect();
+        let is_unproven =
+            |rail: &&Rail| !rail.is_configured && rail.nid != nid && (is_alone || !node.told.contains(&rail.nid));
+        let gone: Vec<Nid> = node.rails.iter().filter(is_unproven).map(|rail| rail.nid).collect();
         gone.into_iter().for_each(|nid| self.remove(slot, nid));
         if let Some(node) = self.nodes.get(slot).filter(|node| !node.is_worth_keeping()) {
             node.nids().into_iter().for_each(|nid| self.remove(slot, nid));
@@ -511,8 +526,16 @@ mod tests {
         p.handle_lost(OWN, A);
         p.handle_lost(OTHER_OWN, B);
         assert!(!p.node_of(A).unwrap().takes(OTHER_OWN, OWN));
-        p.handle_told(B, vec![B, C], Vec::new());
-        assert_eq!((nids(&p, B), p.node_of(A).is_none()), (vec![B], true), "the list is another one");
+        // Whoever has B's address now says what the node before has said.
+        assert!(p.handle_told(B, vec![A, B], Vec::new()));
+        assert_eq!((nids(&p, B), p.may_bring(B, A), p.node_of(A).is_none()), (vec![B], Bringing::Forbidden, true));
+        assert!(p.is_named(A), "it is to be asked");
+        assert!(!p.handle_claimed(B, A, &[A], Vec::new()));
+        assert_eq!(p.may_bring(B, A), Bringing::Forbidden);
+        // It was the same node after all.
+        assert!(p.handle_told(A, vec![A, B], Vec::new()) && !p.handle_told(A, vec![A, B], Vec::new()));
+        assert!(p.handle_claimed(A, B, &[A, B], Vec::new()));
+        assert_eq!((nids(&p, B), p.may_bring(B, A)), (vec![A, B], Bringing::Allowed));
     }
 
     #[test]

@@ -15,8 +15,8 @@ use crate::routes::{GatewayState, HOPS_MAX, Route, RouteError, Routes, Rule};
 use crate::settings::Settings;
 use crate::status::bump;
 use crate::waits::NodeWaits;
+use crate::watcher::{Next, TICK, Watcher};
 use nacre_base::{Errno, FxHashMap, Network, Nid, Payload, Time};
-use nacre_rt::Task;
 use parking_lot::{Mutex, RwLock};
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -24,10 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::Notify;
 
-/// How often the gateways are looked at while any owes an answer, at least: another one may be sent something meanwhile.
-const TICK: Duration = Duration::from_millis(250);
 /// How long an answer to a ping of a gateway is waited for, though the gateway is left long before.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Peers that are pinged to find out whether one of a router's interfaces works.
@@ -226,19 +223,7 @@ pub(crate) struct Routing {
     returned: Mutex<BTreeMap<Network, Time>>,
     /// The networks behind other routers, as this router last told its neighbours.
     told_ways: Mutex<Vec<ToldWay>>,
-    watcher: Mutex<Option<Task>>,
-    /// True while the watcher sleeps until the next ping is due, because no gateway owes an answer.
-    is_quiet: AtomicBool,
-    /// Rung when a gateway was sent something in that time.
-    woken: Arc<Notify>,
-}
-
-/// When the gateways are looked at again.
-enum Next {
-    /// At this time.
-    At(Time),
-    /// When the watcher is woken, or at this time if it is not.
-    Woken(Time),
+    watcher: Watcher,
 }
 
 /// Interval of the watch over a router's own interfaces: zero if gateways are not pinged, because nothing is then judged by its
@@ -271,9 +256,7 @@ impl Routing {
             losses: Mutex::default(),
             returned: Mutex::default(),
             told_ways: Mutex::default(),
-            watcher: Mutex::new(None),
-            is_quiet: AtomicBool::new(false),
-            woken: Arc::default(),
+            watcher: Watcher::default(),
         }
     }
 
@@ -323,9 +306,7 @@ impl Routing {
 
     /// Wakes the watcher, because something may be due before the time that it sleeps until.
     fn wake(&self) {
-        if self.is_quiet.load(Ordering::Relaxed) && self.is_quiet.swap(false, Ordering::Relaxed) {
-            self.woken.notify_one();
-        }
+        self.watcher.wake();
     }
 
     fn is_gateway(&self, nid: Nid) -> bool {
@@ -367,30 +348,13 @@ impl LnetNode {
 
     fn routing_or_new(self: &Arc<Self>) -> &Routing {
         let routing = self.routing.get_or_init(|| Box::new(Routing::new(&self.settings.read(), self.rt.now())));
-        let mut watcher = routing.watcher.lock();
-        if watcher.is_none() && !self.rt.is_dead() {
-            let node = Arc::downgrade(self);
-            let (rt, woken) = (self.rt.clone(), routing.woken.clone());
-            *watcher = Some(self.rt.spawn(async move {
-                loop {
-                    let Some(node) = node.upgrade() else { return };
-                    let next = node.watch();
-                    drop(node);
-                    match next {
-                        // Without a timer, so that a simulation in which nothing can happen any more is seen to hang.
-                        Next::Woken(Time::FAR_FUTURE) => woken.notified().await,
-                        Next::Woken(at) => drop(rt.timeout_at(at, woken.notified()).await),
-                        Next::At(at) => rt.sleep_until(at).await,
-                    }
-                }
-            }));
-        }
+        routing.watcher.start(&self.rt, Arc::downgrade(self), LnetNode::watch);
         routing
     }
 
     pub(crate) fn stop_watching(&self) {
-        if let Some(task) = self.routing().and_then(|routing| routing.watcher.lock().take()) {
-            task.abort();
+        if let Some(routing) = self.routing() {
+            routing.watcher.stop();
         }
     }
 
@@ -992,17 +956,10 @@ impl LnetNode {
             let due = routing.gateways.lock().due().min(routing.links.lock().watch.due());
             return Next::At(due.min(now + TICK));
         }
-        // The flag is set before the check, so that whoever changes the gateways after it, under their lock, wakes the watcher. A
-        // node that becomes a router wakes it with the first message that it sends.
-        routing.is_quiet.store(true, Ordering::Relaxed);
+        // A node that becomes a router wakes the task with the first message that it sends.
+        routing.watcher.handle_done();
         let gateways = routing.gateways.lock();
-        gateways.quiet_until().map_or_else(
-            || {
-                routing.is_quiet.store(false, Ordering::Relaxed);
-                Next::At(gateways.due().min(now + TICK))
-            },
-            Next::Woken,
-        )
+        routing.watcher.next(&gateways, now)
     }
 
     fn ask_gateway(self: &Arc<Self>, gateway: Nid) {
