@@ -181,6 +181,7 @@ impl Crowd {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
             tokio::select! {
+                biased;
                 () = &mut end => return print(&self.line()),
                 _ = ticks.tick() => {}
             }

@@ -1,6 +1,6 @@
 //! The process that pings, `nacre bench storm`, and what it prints.
 
-use super::{CREDITS, Plan, SAMPLE, now};
+use super::plan::{CREDITS, Plan, SAMPLE, now};
 use crate::daemon::Daemon;
 use crate::failure::{Context, Outcome, bail, ensure};
 use crate::site::Place;

@@ -1,6 +1,6 @@
 //! fio writes past the client's cache, and logs each write when it ends.
 
-use super::{RECORD, SAMPLE, WRITERS, now};
+use super::plan::{RECORD, SAMPLE, WRITERS, now};
 use crate::failure::{Context, Outcome, ensure};
 use crate::process::Program;
 use std::fs;

@@ -11,8 +11,10 @@
 
 mod crowd;
 mod fio;
+mod plan;
 mod report;
 
+pub(crate) use plan::{Plan, Row};
 pub(crate) use report::{judge, show};
 
 use crate::cluster::{Cluster, Plan as ClusterPlan};
@@ -23,133 +25,13 @@ use crate::site::{Place, Site};
 use crate::sys;
 use crowd::Crowd;
 use nacre_experiment::Experiment;
-use std::collections::BTreeMap;
+use plan::{
+    AT_MIN_SECS, CREDITS, Calibration, LEAD, LEASE, Measured, OSS, OSTS, PATIENCE, PING, RECORD, ROUTERS, SETTLE,
+    SMALL_BUFFERS, Simulated, TAKING_MS, WRITERS, now,
+};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// What is measured.
-#[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    /// The product's binary.
-    pub(crate) nacre: PathBuf,
-    /// Imports of the process that pings: clients times OSTs.
-    pub(crate) imports: u32,
-    /// Seconds between two pings of an import.
-    pub(crate) interval_secs: u32,
-    /// Intervals that each row measures.
-    pub(crate) intervals: u32,
-    /// Bits a second of each link of the servers' network.
-    pub(crate) link_bits: u64,
-    /// Rows. A dead time needs the one without pings, too.
-    pub(crate) rows: Vec<Row>,
-    /// Seed of the simulation.
-    pub(crate) seed: u64,
-    /// Print JSON.
-    pub(crate) json: bool,
-}
-
-/// One measurement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Row {
-    /// Its name in results.
-    pub(crate) name: &'static str,
-    /// `--liveness` of `nacre bench storm`.
-    liveness: &'static str,
-    /// `--row` of `nacre sim live-storm`.
-    simulated: &'static str,
-    /// Whether purposes have lanes; otherwise everything waits in one queue, as in Lustre.
-    lanes: bool,
-    /// Whether OSSs hold each message for [`TAKING_MS`] before they take it. The links are the narrow place otherwise; then
-    /// it is the credits.
-    slow: bool,
-}
-
-/// Result of one row.
-#[derive(Debug, Clone)]
-pub(crate) struct Measured {
-    row: Row,
-    /// Bytes of the writes that ended in each sample.
-    samples: Vec<u64>,
-    pings: u64,
-    /// Time in which pings were answered.
-    answering: Duration,
-}
-
-/// What a ping takes, measured without a writer.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Calibration {
-    /// Time until all pings of an interval are answered if no link is slow.
-    unshaped: Duration,
-    /// The same on slow links.
-    shaped: Duration,
-    /// Time in which a credit of an OSS comes back to a router if no link is slow: what processes and the kernel take.
-    round_trip: Duration,
-    /// Bytes on an OSS's link for each ping: to the OSS, and back.
-    wire: (f64, f64),
-    /// Bytes of a message's packets beside its own: to an OSS, and from it.
-    framing: (u32, u32),
-}
-
-const fn row(name: &'static str, simulated: &'static str, liveness: &'static str) -> Row {
-    Row { name, simulated, liveness, lanes: false, slow: false }
-}
-
-const NONE: Row = row("none", "none", "none");
-const PING: Row = row("ping", "ping", "ping");
-const LEASE: Row = row("lease", "lease", "lease");
-const SLOW_NONE: Row = Row { name: "none, slow servers", slow: true, ..NONE };
-const SLOW_PING: Row = Row { name: "ping, slow servers", slow: true, ..PING };
-const SLOW_LANES: Row = Row { name: "ping, slow servers, lanes", simulated: "ping-lanes", lanes: true, ..SLOW_PING };
-const ROWS: [Row; 6] = [NONE, PING, LEASE, SLOW_NONE, SLOW_PING, SLOW_LANES];
-
-const OSS: usize = 2;
-const OSTS: usize = 4;
-const ROUTERS: usize = 2;
-/// Credits of each peer, fixed: Lustre's default and the paper's.
-const CREDITS: u32 = 8;
-/// Small buffers of a router, by Lustre's default.
-const SMALL_BUFFERS: u32 = 8192;
-/// The shortest service estimate that counts: no flood may end a connection.
-const AT_MIN_SECS: u32 = 300;
-/// Time for which a slow OSS holds each message of a client, and with it its sender's credit: the paper's credits come back by
-/// an explicit message that waits for the server.
-const TAKING_MS: u32 = 10;
-/// Processes that write, each a file of its own, and bytes of a write.
-const WRITERS: u32 = 16;
-const RECORD: u32 = 64 << 10;
-/// Length of a sample.
-pub(super) const SAMPLE: Duration = Duration::from_millis(100);
-/// Time before a flood that belongs to the measurement.
-const LEAD: Duration = Duration::from_secs(2);
-/// Time for fio to get going.
-const SETTLE: Duration = Duration::from_secs(8);
-/// Time beyond an interval after which a flood counts as one that does not end.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-impl Plan {
-    /// The usual measurement.
-    pub(crate) fn new(nacre: &Path) -> Plan {
-        let (nacre, rows) = (nacre.to_owned(), ROWS.to_vec());
-        let (imports, interval_secs, intervals, link_bits) = (20_000, 25, 3, 10_000_000);
-        Plan { nacre, imports, interval_secs, intervals, link_bits, rows, seed: 1, json: false }
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(self.interval_secs.into())
-    }
-}
-
-impl Row {
-    /// The rows of this kind: those whose servers are slow, or the others.
-    pub(crate) fn of_kind(kind: &str) -> Result<Vec<Row>, String> {
-        match kind {
-            "links" => Ok(ROWS.into_iter().filter(|row| !row.slow).collect()),
-            "credits" => Ok(ROWS.into_iter().filter(|row| row.slow).collect()),
-            _ => Err(format!("--limited-by is links or credits, not {kind}")),
-        }
-    }
-}
+use std::path::Path;
+use std::time::Duration;
 
 /// Measures all rows, live and simulated.
 pub(crate) fn run(root: &Path, plan: &Plan) -> Outcome<Experiment> {
@@ -393,9 +275,6 @@ fn simulate(plan: &Plan, calibration: &Calibration) -> Outcome<Simulated> {
     Ok(all)
 }
 
-/// What was simulated, with slow servers and without.
-type Simulated = BTreeMap<bool, Experiment>;
-
 fn simulate_rows(plan: &Plan, calibration: &Calibration, rows: &str, slow: bool) -> Outcome<Experiment> {
     let osts = (OSS * OSTS) as u32;
     let numbers = [
@@ -422,11 +301,6 @@ fn simulate_rows(plan: &Plan, calibration: &Calibration, rows: &str, slow: bool)
     serde_json::from_str(&printed).context("what nacre sim live-storm printed")
 }
 
-/// Time since the epoch, by the wall clock: pings are sent at multiples of their interval by it, and fio's log has it.
-fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
 fn sleep_until(then: Duration) -> Outcome {
     while now() < then {
         if sys::interrupted() {
@@ -440,11 +314,11 @@ fn sleep_until(then: Duration) -> Outcome {
 /// A few imports: every one is connected through the routers and stays so, all pings are answered on slow links, and clients
 /// with leases send none.
 pub(crate) fn quick(root: &Path, nacre: &Path) -> Outcome {
-    let plan = Plan { imports: 200, interval_secs: 3, intervals: 1, ..Plan::new(nacre) };
+    let plan = Plan { imports: 320, interval_secs: 3, intervals: 1, ..Plan::new(nacre) };
     let hosts = make_hosts()?;
     let storm = Storm { plan: &plan, root, hosts: &hosts, cluster: start(root, &plan, &hosts)? };
     let calibration = storm.calibrate()?;
-    ensure!(calibration.wire.0 > HEADER as f64, "{calibration:?}");
+    ensure!(calibration.wire.0 as u64 > HEADER, "{calibration:?}");
     let mut crowd = storm.begin(LEASE)?;
     let begins = now();
     sleep_until(begins + plan.interval() * 2)?;

@@ -1,6 +1,6 @@
 //! The results: each row live and simulated, in the experiments' form.
 
-use super::{Calibration, LEASE, Measured, PING, Plan, SAMPLE, SLOW_PING, Simulated};
+use super::plan::{Calibration, LEASE, Measured, PING, Plan, SAMPLE, SLOW_PING, Simulated};
 use crate::failure::{Context, Outcome, ensure};
 use nacre_experiment::{Constant, ConstantKind, Experiment, Figure, FigureKind};
 
