@@ -15,6 +15,7 @@ mod shared_file;
 mod sizes;
 mod small_pieces;
 mod source_tree;
+mod storm;
 mod warm_cache;
 
 use clap::{Args, Subcommand};
@@ -49,6 +50,8 @@ enum BenchCommand {
     SmallPieces(small_pieces::SmallPieces),
     /// Small requests and bulk within a process and over loopback TCP, beside plain TCP
     Rpc(rpc::Rpc),
+    /// Many clients' idle imports in one process, until it is told to stop: what nacre-e2e storm measures
+    Storm(storm::Storm),
     /// Serves a null FUSE file system until the standard input is closed
     #[command(hide = true)]
     ServeNull(places::ServeNull),
@@ -65,6 +68,7 @@ pub fn main(args: BenchArgs) -> ExitCode {
         BenchCommand::WarmCache(a) => warm_cache::run(&a, args.json),
         BenchCommand::SmallPieces(a) => small_pieces::run(&a, args.json),
         BenchCommand::Rpc(a) => rpc::run(&a, args.json),
+        BenchCommand::Storm(a) => storm::run(&a),
         BenchCommand::ServeNull(a) => places::serve_null(&a),
     };
     match result {

@@ -72,7 +72,7 @@ pub use router::{Level, PoolKind, RouterOptions};
 pub use routes::{GatewayState, HOPS_MAX, ParseRouteError, Route, RouteError, Rule};
 pub use routing::{Explanation, RouteStatus, RoutingStatus, Way};
 pub use settings::{GatewayRules, Settings};
-pub use sim::{CreditsReturn, FaultPlan, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats};
+pub use sim::{CreditsReturn, FaultPlan, Framing, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats};
 pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Traffic};
 pub use tcp::TcpListen;
 pub use udsp::{NidSet, UdspError, UdspRule};

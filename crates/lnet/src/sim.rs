@@ -50,6 +50,8 @@ pub struct SimNetOptions {
     /// Bytes a second that each node can send, and as many that it can receive, unless [`SimNet::set_bandwidth`] says
     /// otherwise; 0 is without limit.
     pub bandwidth: u64,
+    /// What a message needs of a bandwidth, unless [`SimNet::set_framing`] says otherwise.
+    pub framing: Framing,
     /// Decides what is lost and what is late.
     pub seed: u64,
 }
@@ -67,6 +69,17 @@ pub struct LinkOptions {
     pub reorder_ppm: u32,
     /// See `reorder_ppm`.
     pub reorder_delay: Duration,
+}
+
+/// Bytes that a network adds to those of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Framing {
+    /// Bytes added to each message.
+    pub message: u32,
+    /// Most bytes of a message in one packet; 0 if a message is never divided.
+    pub packet: u32,
+    /// Bytes added for each packet of a message but its first.
+    pub per_packet: u32,
 }
 
 /// Something that goes wrong, or right again.
@@ -97,8 +110,17 @@ pub struct SimNetStats {
 
 impl Default for SimNetOptions {
     fn default() -> SimNetOptions {
-        let (credits_return, link) = Default::default();
-        SimNetOptions { network: Network::SIM, credits_return, link, bandwidth: 0, seed: 0 }
+        let (credits_return, link, framing) = Default::default();
+        SimNetOptions { network: Network::SIM, credits_return, link, bandwidth: 0, framing, seed: 0 }
+    }
+}
+
+impl Framing {
+    /// Bytes of this message on the wire: its header as over TCP, its payload, and what the network adds.
+    fn wire_size(self, message: &Message) -> u64 {
+        let bytes = (crate::frame::HEADER_LEN + message.payload.len()) as u64;
+        let further = bytes.saturating_sub(1).checked_div(self.packet.into()).unwrap_or(0);
+        bytes + u64::from(self.message) + further * u64::from(self.per_packet)
     }
 }
 
@@ -147,6 +169,13 @@ impl SimNet {
     pub fn set_bandwidth(&self, node: u32, bandwidth: u64) {
         if let Some(member) = self.0.state.lock().nodes.get_mut(&node) {
             member.bandwidth = bandwidth;
+        }
+    }
+
+    /// Gives the messages that a node sends, as long as it lives, a framing of their own; see [`SimNetOptions::framing`].
+    pub fn set_framing(&self, node: u32, framing: Framing) {
+        if let Some(member) = self.0.state.lock().nodes.get_mut(&node) {
+            member.framing = framing;
         }
     }
 
@@ -233,6 +262,7 @@ impl SimNet {
             life,
             refuses: false,
             bandwidth: s.options.bandwidth,
+            framing: s.options.framing,
             taking: Duration::ZERO,
             sent_until: Time::ZERO,
             received_until: Time::ZERO,
@@ -320,6 +350,8 @@ struct Member {
     /// Its process is dead, and its host says so.
     refuses: bool,
     bandwidth: u64,
+    /// See [`SimNet::set_framing`].
+    framing: Framing,
     /// See [`SimNet::set_taking`].
     taking: Duration,
     /// When its last byte so far will have left.
@@ -354,6 +386,8 @@ enum Arrival {
 
 struct Flight {
     message: Message,
+    /// Bytes of the message on the wire.
+    bytes: u64,
     from: u32,
     to: u32,
     lives: (u32, u32),
@@ -413,7 +447,8 @@ impl Shared {
         }
         s.tell_watch(now, from);
         let message = out.take_message();
-        let sent = s.leave(from, now, wire_size(&message));
+        let bytes = s.nodes.get(&from).map_or(0, |m| m.framing.wire_size(&message));
+        let sent = s.leave(from, now, bytes);
         let mut wake = false;
         match s.fare(from, to, sent) {
             Some(arrives) => {
@@ -421,12 +456,13 @@ impl Shared {
                 if let Some(message) = message.arrive_unframed() {
                     s.note_delivery(from, life, arrives);
                     if s.options.credits_return != CreditsReturn::Sent {
-                        let flight = Flight { message, from, to, lives, unreturned: Some(out) };
+                        let flight = Flight { message, bytes, from, to, lives, unreturned: Some(out) };
                         wake |= s.push(arrives, Event::Arrive(flight));
                         drop(s);
                         return self.wake(wake);
                     }
-                    wake |= s.push(arrives, Event::Arrive(Flight { message, from, to, lives, unreturned: None }));
+                    wake |=
+                        s.push(arrives, Event::Arrive(Flight { message, bytes, from, to, lives, unreturned: None }));
                 }
             }
             None => s.stats.lost += 1,
@@ -531,7 +567,7 @@ impl State {
     fn arrive(&mut self, flight: Flight, now: Time) -> Arrival {
         let Some(member) = self.nodes.get_mut(&flight.to) else { return self.lose(flight) };
         // A message alone takes no longer for having a receiver: its bytes come in as they went out.
-        let takes = transmission(wire_size(&flight.message), member.bandwidth);
+        let takes = transmission(flight.bytes, member.bandwidth);
         member.received_until = (member.received_until + takes).max(now);
         let at = member.received_until;
         if at > now {
@@ -676,9 +712,4 @@ fn number_of(nid: Nid) -> u32 {
         },
         false => nid.number(),
     }
-}
-
-/// Bytes on the wire: as over TCP.
-fn wire_size(message: &Message) -> u64 {
-    (crate::frame::HEADER_LEN + message.payload.len()) as u64
 }

@@ -6,6 +6,7 @@ use crate::away;
 use crate::conditions::Answers;
 use crate::crashes;
 use crate::journal::{self, Application, Setup};
+use crate::live_storm::{self, Liveness};
 use crate::liveness;
 use crate::ping_storm::{self, Extent, Part, Topology};
 use crate::scale::Crowd;
@@ -149,6 +150,8 @@ enum SimCommand {
     SharedFile(SharedFile),
     /// Clients that all ping all servers through routers, while others write: how long nothing is written
     PingStorm(PingStormArgs),
+    /// What nacre-e2e storm measures between real processes: the same nodes, links and imports
+    LiveStorm(LiveStormArgs),
     /// When writes are answered and where the journal is: rates of 28 OSTs on arrays with slow seeks, and an application
     Journal(JournalArgs),
 }
@@ -191,6 +194,16 @@ struct PingStormArgs {
     intervals: u32,
     #[command(flatten)]
     shown: Shown,
+}
+
+/// Arguments of `nacre sim live-storm`.
+#[derive(Args, Debug)]
+struct LiveStormArgs {
+    #[command(flatten)]
+    setup: live_storm::Setup,
+    /// Rows; dead time needs `none`
+    #[arg(long = "row", value_delimiter = ',', default_values = ["none", "ping", "ping-lanes", "lease"])]
+    rows: Vec<Liveness>,
 }
 
 /// Arguments of `nacre sim journal`.
@@ -298,6 +311,7 @@ pub fn main(args: SimArgs) -> ExitCode {
         SimCommand::SharedFile(experiment) => shared_files(&experiment, args.json),
         SimCommand::Journal(experiment) => journals(&experiment, args.json),
         SimCommand::PingStorm(experiment) => ping_storms(&experiment, args.json),
+        SimCommand::LiveStorm(experiment) => live_storms(&experiment, args.json),
     }
 }
 
@@ -613,6 +627,19 @@ fn ping_storms(args: &PingStormArgs, json: bool) -> ExitCode {
     let form = Form::of(json, args.shown.markdown, "nacre sim ping-storm --markdown");
     let experiment = ping_storm::report(&setup, &outcomes, &traces);
     let shown = show(&experiment, form, args.shown.plot.as_deref(), || ping_storm::plots(&setup, &outcomes));
+    if has_failed { ExitCode::FAILURE } else { shown }
+}
+
+fn live_storms(args: &LiveStormArgs, json: bool) -> ExitCode {
+    let runs = side_by_side(&args.rows, "live-storm", |row| {
+        let measured = std::panic::catch_unwind(|| live_storm::measure(args.setup, *row));
+        measured.unwrap_or_else(|panic| Err(text_of(&*panic)))
+    });
+    let has_failed =
+        runs.iter().filter_map(|run| run.as_ref().err()).inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
+    let outcomes: Vec<_> = runs.into_iter().flatten().collect();
+    let form = Form::of(json, false, "nacre sim live-storm");
+    let shown = show(&live_storm::report(&args.setup, &outcomes), form, None, Vec::new);
     if has_failed { ExitCode::FAILURE } else { shown }
 }
 

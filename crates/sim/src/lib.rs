@@ -15,6 +15,7 @@ mod experiment;
 pub mod failures;
 mod fsck;
 pub mod journal;
+pub mod live_storm;
 pub mod liveness;
 mod log;
 pub mod model;

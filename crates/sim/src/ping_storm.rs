@@ -14,6 +14,7 @@ mod site;
 pub use barrier::Lateness;
 pub use report::{plots, report};
 pub use site::Size;
+pub(crate) use site::{add_route, lnet_options, lowest, serve, set};
 
 use clap::ValueEnum;
 use constants::{INTERVAL, SAMPLE};
@@ -243,7 +244,7 @@ async fn measure_row(rt: &Rt, site: &Site, setup: Setup, row: Row) -> Result<Out
     let writing = site.write();
     rt.sleep(SETTLE).await;
     // Pings come once in each interval of the wall clock, which is the simulation's.
-    let flood = next_flood(rt, rt.now() + LEAD + Duration::from_secs(1));
+    let flood = next_flood(rt, INTERVAL, rt.now() + LEAD + Duration::from_secs(1));
     rt.sleep((flood - rt.now()).saturating_sub(LEAD)).await;
     if row.pinging != Pinging::Idle {
         site.set_pinging(row.pinging)?;
@@ -285,10 +286,10 @@ async fn measure_row(rt: &Rt, site: &Site, setup: Setup, row: Row) -> Result<Out
 }
 
 /// The first multiple of the interval by the wall clock after `after`.
-fn next_flood(rt: &Rt, after: Time) -> Time {
+pub(crate) fn next_flood(rt: &Rt, interval: Duration, after: Time) -> Time {
     let (now, wall) = (rt.now(), rt.wall());
     let offset = i128::from(wall.secs) * 1_000_000_000 + i128::from(wall.nanos) - i128::from(now.0);
-    let interval = INTERVAL.as_nanos() as i128;
+    let interval = interval.as_nanos() as i128;
     let next = (i128::from(after.0) + offset).div_euclid(interval) + 1;
     Time((next * interval - offset) as u64)
 }

@@ -189,7 +189,7 @@ impl Cluster {
 
     /// Starts a server process and waits until it serves; its NID. Its twin, `NAME-twin`, waits for [`Cluster::restart`].
     fn start_server(&self, name: &str, role: &str, port: u16, dirs: &[PathBuf]) -> Outcome<String> {
-        let address = self.plan.site.servers.addresses.first().map_or(ADDRESS, |(address, _)| address);
+        let address = self.plan.site.server(name).addresses.first().map_or(ADDRESS, |(address, _)| address);
         let mut daemon = self.server(name, role, &format!("{address}:{port}"), dirs);
         daemon.port = Some(port);
         daemon.start()?;
@@ -221,7 +221,7 @@ impl Cluster {
     }
 
     fn server(&self, name: &str, role: &str, listen: &str, dirs: &[PathBuf]) -> Daemon {
-        let place = &self.plan.site.servers;
+        let place = self.plan.site.server(name);
         let listen = format!("{listen}{}", place.network_suffix());
         let mut args = vec!["--faults".to_owned(), role.to_owned(), "--listen".to_owned(), listen];
         args.extend(place.route_args());

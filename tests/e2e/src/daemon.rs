@@ -103,6 +103,11 @@ impl Daemon {
         }
     }
 
+    /// Lines of its standard output that came since the last call, those of [`Daemon::wait_ready`] left out.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.stdout.iter().flat_map(Receiver::try_iter).collect()
+    }
+
     /// How it ended, if it has.
     pub(crate) fn ended(&mut self) -> Option<String> {
         match self.child.as_mut()?.try_wait() {

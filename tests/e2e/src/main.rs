@@ -5,6 +5,8 @@
 //! [--list] [--nacre FILE] [--seed N]`
 //! `nacre-e2e power-cut [--of-all SECONDS] [--answers MODE] [--journal] [--points N] [--seed N] [--operations N]
 //! [--without STEP]`
+//! `nacre-e2e storm [--imports N] [--intervals N] [--ping-interval SECONDS] [--rate MBIT] [--limited-by links|credits]
+//! [--seed N] [--json] [--nacre FILE]`
 
 mod cargo_tool;
 mod case;
@@ -20,6 +22,7 @@ mod process;
 mod progress;
 mod run;
 mod site;
+mod storm;
 mod sys;
 mod worker;
 
@@ -83,6 +86,15 @@ fn main() -> ExitCode {
             }
         };
     }
+    if args.first().map(String::as_str) == Some("storm") {
+        return match parse_storm(&args[1..]) {
+            Ok(plan) => run::storm(&plan),
+            Err(message) => {
+                eprintln!("{message}\n{STORM_USAGE}");
+                ExitCode::from(2)
+            }
+        };
+    }
     match parse(&args) {
         Ok(options) => run::run(&options),
         Err(message) => {
@@ -100,6 +112,42 @@ Cuts the power of a target at N moments of a workload (1000), and checks what is
 journal in another directory. --without leaves out a step of each commit, osd.commit or osd.commit.index, to see that it
 is noticed. --of-all does it to a whole file system that works for so long, whose OSTs answer writes as --answers says
 (device), and looks through a new mount after each cut.";
+
+const STORM_USAGE: &str =
+    "usage: nacre-e2e storm [--imports N] [--intervals N] [--ping-interval SECONDS] [--rate MBIT]
+                       [--limited-by links|credits] [--seed N] [--json] [--nacre FILE]
+
+Measures how much less fio writes on a mount while one process with N imports (20000) pings all OSTs through routers, over
+links of the servers' network of so many Mbit/s (10), and simulates the same with nacre sim live-storm. In half of the rows
+the links are the narrow place; in the others OSSs hold each message for 10 ms, so that it is the routers' credits. Fails if
+the dead times of pings differ by more than 20 %.";
+
+fn parse_storm(args: &[String]) -> Result<storm::Plan, String> {
+    let mut plan = storm::Plan::new(&nacre());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if arg == "--json" {
+            plan.json = true;
+            continue;
+        }
+        let value = args.next().ok_or(format!("{arg} needs a value"))?;
+        let number = || match value.parse::<u32>() {
+            Ok(0) | Err(_) => Err(format!("{arg}: {value:?} is not a number above 0")),
+            Ok(number) => Ok(number),
+        };
+        match arg.as_str() {
+            "--imports" => plan.imports = number()?,
+            "--intervals" => plan.intervals = number()?,
+            "--ping-interval" => plan.interval_secs = number()?,
+            "--rate" => plan.link_bits = u64::from(number()?) * 1_000_000,
+            "--seed" => plan.seed = u64::from(number()?),
+            "--limited-by" => plan.rows = storm::Row::of_kind(value)?,
+            "--nacre" => plan.nacre = value.into(),
+            other => return Err(format!("unknown argument {other}")),
+        }
+    }
+    Ok(plan)
+}
 
 /// What to do, and whether to a whole file system.
 fn parse_power_cut(args: &[String]) -> Result<(power_cut::Plan, Option<run::OfAll>), String> {
@@ -205,5 +253,13 @@ mod tests {
         assert!(parse(&words("--profile other")).is_err());
         assert!(parse(&words("--only")).is_err());
         assert!(parse(&words("tests")).is_err());
+    }
+
+    #[test]
+    fn the_command_line_of_a_storm_is_understood() {
+        let parse = |s: &str| parse_storm(&s.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let plan = parse("--imports 200 --rate 20 --limited-by links --json").unwrap();
+        assert_eq!((plan.imports, plan.link_bits, plan.rows.len(), plan.json), (200, 20_000_000, 3, true));
+        assert!(parse("--limited-by none").is_err() && parse("--imports 0").is_err());
     }
 }

@@ -8,6 +8,8 @@ use crate::failure::{Context, Outcome};
 use crate::process::Program;
 use crate::site::Place;
 use crate::sys;
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -36,6 +38,10 @@ const NAMES: &str = "/run/netns";
 /// between two ticks of the kernel's clock would keep the link below its rate.
 const BURST: &str = "256kb";
 const LATENCY: &str = "20ms";
+/// The same for links that are much slower than the machine: a few packets at once, and a queue in bytes that all messages fit
+/// into for which nodes have credits.
+const SHORT_BURST: u32 = 16 << 10;
+const LONG_QUEUE: u32 = 16 << 20;
 
 impl Hosts {
     /// These networks, without any host yet.
@@ -73,6 +79,7 @@ impl Hosts {
             namespace: Some(Path::new(NAMES).join(self.name(host))),
             addresses: links.map(|link| (link.address.clone(), link.network)).collect(),
             routes: routes.iter().map(|route| (*route).to_owned()).collect(),
+            lnet_conf: None,
         }
     }
 
@@ -84,6 +91,43 @@ impl Hosts {
             self.tc(SWITCHES, &format!("qdisc replace dev {} {filter}", link.port()))?;
         }
         Ok(())
+    }
+
+    /// Slows the links of one network down to so many bits a second in each direction, with queues that are long enough never
+    /// to drop a packet; or makes them as fast as the machine is. TCP then shares a link as its own rules say, and not as
+    /// chance does.
+    pub(crate) fn shape_network(&self, network: &str, bits_per_second: Option<u64>) -> Outcome {
+        for link in self.links.iter().filter(|link| link.network == network) {
+            for (host, device) in [(link.host.as_str(), link.network), (SWITCHES, &link.port())] {
+                match bits_per_second {
+                    Some(rate) => {
+                        let filter = format!("root tbf rate {rate}bit burst {SHORT_BURST} limit {LONG_QUEUE}");
+                        self.tc(host, &format!("qdisc replace dev {device} {filter}"))?;
+                    }
+                    None => self.tc(host, &format!("qdisc del dev {device} root"))?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets TCP on all hosts be the one of this name, whatever this machine's own is.
+    pub(crate) fn use_tcp(&self, congestion_control: &str) -> Outcome {
+        let hosts: BTreeSet<&str> = self.links.iter().map(|link| link.host.as_str()).collect();
+        let set = format!("sysctl -qw net.ipv4.tcp_congestion_control={congestion_control}");
+        hosts.into_iter().try_for_each(|host| run("ip", &format!("netns exec {} {set}", self.name(host))))
+    }
+
+    /// Bytes that the filters of a link have let pass, headers included: to the host, and from it.
+    pub(crate) fn passed(&self, host: &str, network: &str) -> Outcome<(u64, u64)> {
+        Ok((self.passed_at(SWITCHES, &port(host, network))?, self.passed_at(host, network)?))
+    }
+
+    fn passed_at(&self, host: &str, device: &str) -> Outcome<u64> {
+        let command = format!("-n {} -s -j qdisc show dev {device}", self.name(host));
+        let printed = Program::new("tc").args(command.split(' ')).run()?.stdout;
+        let shown: Value = serde_json::from_str(&printed).context("what tc shows")?;
+        shown[0]["bytes"].as_u64().context("bytes in what tc shows")
     }
 
     /// Cuts a host off from a network in silence: its link is taken off the bridge.

@@ -11,7 +11,9 @@ use crate::power_cut;
 use crate::prng::Prng;
 use crate::process;
 use crate::progress::{Progress, State};
+use crate::storm;
 use crate::sys;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -146,6 +148,36 @@ pub(crate) fn power_cut(plan: &power_cut::Plan, of_all: Option<&OfAll>) -> ExitC
         println!("{report}");
     }
     match report.and_then(|report| power_cut::judge(&report, plan)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Where files are in memory.
+const MEMORY: &str = "/dev/shm";
+
+/// Measures a storm of pings, with all targets in memory.
+pub(crate) fn storm(plan: &storm::Plan) -> ExitCode {
+    if !sys::is_root() {
+        eprintln!("network namespaces and mounting need root");
+        return ExitCode::from(2);
+    }
+    sys::catch_signals();
+    remove_leftovers();
+    let root = Path::new(MEMORY).join(format!("{PREFIX}{}", std::process::id()));
+    let report = std::panic::catch_unwind(|| storm::run(&root, plan));
+    process::kill_all();
+    namespaces::remove_own();
+    clear_away(&root);
+    let report = report.unwrap_or_else(|panic| Err(Failure::new(panic_text(&*panic))));
+    let printed = report.and_then(|report| {
+        storm::show(&report, plan.json)?;
+        storm::judge(&report)
+    });
+    match printed {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("{e}");
@@ -518,7 +550,8 @@ fn clear_away(root: &Path) {
 /// What earlier runs left that were killed before they could clean up: their processes, mounts and files.
 fn remove_leftovers() {
     namespaces::remove_leftovers();
-    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+    let places = BTreeSet::from([std::env::temp_dir(), PathBuf::from(MEMORY)]);
+    for entry in places.into_iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some(pid) = name.strip_prefix(PREFIX) else { continue };
         if pid.parse::<u32>().is_err() || Path::new("/proc").join(pid).exists() {

@@ -3,6 +3,7 @@
 
 use crate::cluster::{ADDRESS, free_ports};
 use crate::failure::Outcome;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// All places of a file system.
@@ -11,6 +12,8 @@ pub(crate) struct Site {
     pub(crate) routers: Vec<(String, Place)>,
     /// The servers' place. Each server has a port of its own.
     pub(crate) servers: Place,
+    /// Places of servers that are not there, by their names.
+    pub(crate) apart: BTreeMap<String, Place>,
     /// Places of mounts, by their number from 1. Further mounts are where the last of these is.
     pub(crate) mounts: Vec<Place>,
 }
@@ -24,6 +27,8 @@ pub(crate) struct Place {
     pub(crate) addresses: Vec<(String, &'static str)>,
     /// Routes as `--route` takes them, `NETWORK [HOPS] GATEWAY`.
     pub(crate) routes: Vec<String>,
+    /// Configuration of the host's networks, `--lnet-conf`, beside addresses and routes.
+    pub(crate) lnet_conf: Option<PathBuf>,
 }
 
 /// The servers' network and that of the mounts, if there are routers on loopback between them.
@@ -33,7 +38,7 @@ const MOUNTS_NET: &str = "tcp2";
 impl Site {
     /// Everything on this host, on the default network.
     pub(crate) fn on_this_host() -> Site {
-        Site { routers: Vec::new(), servers: Place::default(), mounts: Vec::new() }
+        Site { routers: Vec::new(), servers: Place::default(), apart: BTreeMap::new(), mounts: Vec::new() }
     }
 
     /// Everything on this host, the servers and the mounts on two networks that only these routers join.
@@ -52,6 +57,11 @@ impl Site {
         Ok(site)
     }
 
+    /// Where this server is.
+    pub(crate) fn server(&self, name: &str) -> &Place {
+        self.apart.get(name).unwrap_or(&self.servers)
+    }
+
     /// Where mount number `n` is.
     pub(crate) fn mount(&self, n: usize) -> Place {
         self.mounts.get(n - 1).or(self.mounts.last()).cloned().unwrap_or_default()
@@ -65,9 +75,11 @@ impl Place {
         self
     }
 
-    /// Arguments that name its routes.
+    /// Arguments that name its routes, and its configuration.
     pub(crate) fn route_args(&self) -> impl Iterator<Item = String> {
-        self.routes.iter().flat_map(|route| ["--route".to_owned(), route.clone()])
+        let conf =
+            self.lnet_conf.iter().flat_map(|file| ["--lnet-conf".to_owned(), file.to_string_lossy().into_owned()]);
+        self.routes.iter().flat_map(|route| ["--route".to_owned(), route.clone()]).chain(conf)
     }
 
     /// Arguments of a process that listens at all of its addresses and has all of its routes.

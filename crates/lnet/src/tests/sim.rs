@@ -1,7 +1,7 @@
 //! Nodes on the simulated network.
 
 use super::*;
-use crate::{FaultPlan, LinkOptions, LnetError, LnetOptions, SimNet, SimNetOptions};
+use crate::{FaultPlan, Framing, LinkOptions, LnetError, LnetOptions, SimNet, SimNetOptions};
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::{Faults, Time};
 use nacre_rt::{Rt, Sim, SimStats};
@@ -71,6 +71,24 @@ fn bandwidth_is_shared_by_what_a_node_sends_and_by_what_it_receives() {
             arrivals.push(rt.now().as_nanos());
         }
         assert_eq!(arrivals, [110_000, 210_000, 310_000]);
+    });
+}
+
+/// 100,000 bytes with the header are 69 packets of 1448 bytes and one of 88.
+#[test]
+fn framing_takes_a_part_of_the_bandwidth() {
+    let framing = Framing { message: 60, packet: 1448, per_packet: 66 };
+    let options = SimNetOptions { link: link(us(10)), bandwidth: 1_000_000_000, framing, ..SimNetOptions::default() };
+    two(1, options, async |rt, net, a, b| {
+        let mut requests = inbox(&b, REQUEST);
+        a.post(B, REQUEST, 1, pattern(100_000 - crate::frame::HEADER_LEN)).unwrap();
+        requests.recv().await.unwrap();
+        let first = rt.now();
+        assert_eq!(first.as_nanos(), 10_000 + 100_000 + 60 + 69 * 66);
+        net.set_framing(1, Framing::default());
+        a.post(B, REQUEST, 2, pattern(1000)).unwrap();
+        requests.recv().await.unwrap();
+        assert_eq!(rt.now().since(first).as_nanos(), 10_000 + 1000 + crate::frame::HEADER_LEN as u128);
     });
 }
 

@@ -171,11 +171,11 @@ impl Plan {
 }
 
 /// Options of every node. Routers are not pinged, because their liveness is not measured here.
-fn lnet_options() -> LnetOptions {
+pub(crate) fn lnet_options() -> LnetOptions {
     LnetOptions { alive_router_check_interval: Duration::ZERO, ..LnetOptions::default() }
 }
 
-fn add_route(lnet: &Lnet, network: Network, gateway: Nid) -> Result<(), String> {
+pub(crate) fn add_route(lnet: &Lnet, network: Network, gateway: Nid) -> Result<(), String> {
     lnet.add_route(Route { network, gateway, hops: None, priority: 0 }).map_err(|e| e.to_string())
 }
 
@@ -399,13 +399,18 @@ impl Site {
 
     /// Of all routers, the lowest that a field of the routers' tables has been, for the peers or pools that `of` picks.
     pub(super) fn lowest(&self, table: &str, field: &str, of: impl Fn(&str) -> bool) -> i128 {
-        let tables = self.routers.iter().flat_map(|node| node.params().values(table));
-        let rows = tables.flat_map(|(_, value)| match value {
-            Value::Drawn(drawn) => drawn.fields.0,
-            _ => Vec::new(),
-        });
-        rows.filter(|row| of(&row.name)).filter_map(|row| row.value.field(field)?.number()).min().unwrap_or_default()
+        lowest(&self.routers, table, field, of)
     }
+}
+
+/// The lowest that a field of these nodes' tables shows for the peers or pools that `of` picks.
+pub(crate) fn lowest(nodes: &[Node], table: &str, field: &str, of: impl Fn(&str) -> bool) -> i128 {
+    let tables = nodes.iter().flat_map(|node| node.params().values(table));
+    let rows = tables.flat_map(|(_, value)| match value {
+        Value::Drawn(drawn) => drawn.fields.0,
+        _ => Vec::new(),
+    });
+    rows.filter(|row| of(&row.name)).filter_map(|row| row.value.field(field)?.number()).min().unwrap_or_default()
 }
 
 /// Writers at work.
@@ -417,7 +422,7 @@ impl Drop for Writing {
     }
 }
 
-async fn serve(node: &Node, name: TargetName, mgs: Nid, options: MemOptions) -> Result<(), String> {
+pub(crate) async fn serve(node: &Node, name: TargetName, mgs: Nid, options: MemOptions) -> Result<(), String> {
     let rt = node.rt();
     let storage = Arc::new(MemOsd::new(rt, tables(name.kind), options));
     let uuid = Uuid::from_random(rt.random(), rt.random());
@@ -462,7 +467,7 @@ fn set_pinging(node: &Node, pinging: Pinging) -> Result<(), String> {
     pinging.params().into_iter().try_for_each(|(name, value)| set(node, name, value))
 }
 
-fn set(node: &Node, name: &str, value: &str) -> Result<(), String> {
+pub(crate) fn set(node: &Node, name: &str, value: &str) -> Result<(), String> {
     node.params().set(name, value).map(drop).map_err(|e| e.to_string())
 }
 

@@ -17,7 +17,9 @@ use crate::failure::{Context, Outcome, bail, ensure, ensure_eq};
 use crate::namespaces::Hosts;
 use crate::process::Program;
 use crate::site::Site;
+use crate::storm;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +32,7 @@ pub(crate) fn all() -> Vec<Case> {
         case("networks.basics", basics).prepare(posix::install),
         case("networks.gateways", gateways),
         case("networks.rate", rate).layouts(&[], &[Layout::Default]),
+        case("networks.storm", storm_of_pings),
     ]
 }
 
@@ -62,6 +65,7 @@ fn site(hosts: &Hosts, mounts: &[&str]) -> Site {
     Site {
         routers: ["a1", "a2", "b1", "b2"].map(|name| (name.to_owned(), far(name))).to_vec(),
         servers: far("servers"),
+        apart: BTreeMap::new(),
         mounts: mounts.iter().map(|host| far(host).at_any_port()).collect(),
     }
 }
@@ -350,4 +354,18 @@ fn bulk(env: &Env, dir: &Path, way: &str) -> Outcome<f64> {
     let printed = fio.dir(&env.local).limit(PATIENCE).run()?.stdout;
     let result: Value = serde_json::from_str(&printed).context("what fio printed")?;
     result["jobs"][0][way]["bw_bytes"].as_f64().context("rate in what fio printed")
+}
+
+/// Imports of one process, more than a host has mounts, stay connected through routers whose links their pings fill. In the
+/// full profile the dead time that they cost is measured and compared with the simulation's.
+fn storm_of_pings(env: &Env) -> Outcome {
+    let Some(main) = &env.cluster else { bail!("this case needs the product") };
+    if env.pick(true, false) {
+        storm::quick(&root(env), main.nacre())?;
+    } else {
+        let report = storm::run(&root(env), &storm::Plan::new(main.nacre()))?;
+        storm::show(&report, false)?;
+        storm::judge(&report)?;
+    }
+    fs::remove_dir_all(root(env)).context("removing the file system")
 }
