@@ -108,6 +108,11 @@ impl<T> Credits<T> {
         let (mut out, lanes) = (Vec::new(), self.lanes);
         for peer in self.known() {
             if let Some(gate) = self.peers.get_mut(&peer) {
+                // Messages that were sent while credits were plentiful did not ask to hear when they are taken. One more goes
+                // and asks, or the peer's credits would never come back.
+                if credits < gate.stock.max() && gate.stock.taken() > 0 && !gate.stock.is_low() {
+                    gate.stock.allow_one_more();
+                }
                 gate.stock.resize(credits, lanes);
                 gate.stock.forget_low();
             }
@@ -580,6 +585,25 @@ mod tests {
                 c.handle_taken(false);
             }
         }
+    }
+
+    /// After the number of credits was lowered, everything to the peer waited for ever.
+    #[test]
+    fn a_peer_is_asked_for_its_credits_after_their_number_was_lowered() {
+        let mut c = Books::new(100, 32, 100, 1000);
+        let asks = |c: &mut Books, message| {
+            let sent = matches!(c.handle_send(A, 1, message), Go(_));
+            (sent, c.credits.is_low(A, Purpose::Requests))
+        };
+        (1..=12).for_each(|message| assert_eq!(asks(&mut c, message), (true, false)));
+        assert!(c.set_peer_credits(8, 8).is_empty());
+        assert_eq!(asks(&mut c, 13), (true, true));
+        assert!(!asks(&mut c, 14).0, "only one");
+        (0..13).for_each(|_| assert_eq!(c.handle_sent(), None));
+        let goes: Vec<_> = (0..13).flat_map(|_| c.handle_taken(true)).collect();
+        assert_eq!(goes, [14]);
+        assert_eq!(c.peer(A).1, 7);
+        c.credits.assert_sound();
     }
 
     /// A peer with one credit was never asked, and kept it until it had something to send itself.

@@ -14,6 +14,8 @@ pub(crate) struct Stock {
     taken: u32,
     waiting: u32,
     low_water: i64,
+    /// Whether one more may be taken although none is free.
+    may_overdraw: bool,
 }
 
 /// One of them that was taken.
@@ -50,7 +52,7 @@ impl Stock {
     pub(crate) fn new(max: u32, lanes: bool) -> Stock {
         let (shared, reserve) = Stock::parts(max, lanes);
         let reserves = [reserve; Purpose::COUNT];
-        Stock { max, lanes, shared, reserves, taken: 0, waiting: 0, low_water: i64::from(max) }
+        Stock { max, lanes, shared, reserves, taken: 0, waiting: 0, low_water: i64::from(max), may_overdraw: false }
     }
 
     /// What all purposes share, and the reserve of each: an eighth, if there is that much.
@@ -71,6 +73,11 @@ impl Stock {
         self.assert_conserved();
     }
 
+    /// Lets one more be taken although none may be free.
+    pub(crate) fn allow_one_more(&mut self) {
+        self.may_overdraw = true;
+    }
+
     /// Forgets the lowest level so far, because it was that of another number of things.
     pub(crate) fn forget_low(&mut self) {
         self.low_water = self.available();
@@ -83,6 +90,10 @@ impl Stock {
 
     /// Whether one is free that messages of this lane may take.
     pub(crate) fn can_take(&self, lane: usize) -> bool {
+        self.may_overdraw || self.has_free(lane)
+    }
+
+    fn has_free(&self, lane: usize) -> bool {
         self.taken < self.max && (self.shared > 0 || self.reserves[lane] > 0)
     }
 
@@ -102,7 +113,9 @@ impl Stock {
         if !self.can_take(lane) {
             return None;
         }
-        let source = if self.shared > 0 { Source::Shared } else { Source::Reserve };
+        let is_overdrawn = !self.has_free(lane);
+        let source = if self.shared > 0 || is_overdrawn { Source::Shared } else { Source::Reserve };
+        self.may_overdraw &= !is_overdrawn;
         match source {
             Source::Shared => self.shared -= 1,
             Source::Reserve => self.reserves[lane] -= 1,
@@ -119,6 +132,7 @@ impl Stock {
             Source::Shared => self.shared += 1,
             Source::Reserve => self.reserves[usize::from(taken.lane)] += 1,
         }
+        self.may_overdraw &= self.shared <= 0;
         self.assert_conserved();
     }
 
