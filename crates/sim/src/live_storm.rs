@@ -274,7 +274,8 @@ mod tests {
         let of = |row: &str, figure: &str| report.ours(row, figure).unwrap();
         assert_eq!((of("ping", "pings answered"), of("lease", "pings answered")), (2000.0, 0.0));
         assert!((2.0..=7.0).contains(&of("ping", "dead_time")), "{} %", of("ping", "dead_time"));
-        assert!(of("lease", "dead_time").abs() < 1.0, "{} %", of("lease", "dead_time"));
+        // Renewals take their part of such slow links.
+        assert!(of("lease", "dead_time").abs() < 2.0, "{} %", of("lease", "dead_time"));
         // Two links carry what is left beside the headers of packets.
         assert!((2.2..=2.4).contains(&of("none", "written")), "{} MB/s", of("none", "written"));
     }

@@ -104,7 +104,7 @@ mod tests {
         assert_eq!((given.get("net"), given.get("gateway")), (Some("tcp1"), Some("10.0.0.1@tcp")));
         assert_eq!((given.number::<u8>("hop").unwrap(), given.number::<u8>("priority").unwrap()), (Some(2), None));
         assert_eq!(given.operands, ["FILE"], "4 is the level of -v");
-        assert_eq!(given.all("gateway"), ["10.0.0.1@tcp", "10.0.0.1@tcp"]);
+        assert_eq!(given.all("gateway"), ["=x", "10.0.0.1@tcp"]);
         assert!(given.has("verbose") && !given.as_json());
         assert!(given.number::<u8>("net").is_err() && given.need("priority").is_err());
         let unknown = ["--nett".to_owned(), "tcp1".to_owned()];
