@@ -68,8 +68,7 @@ fn routes(network: &str) -> Vec<String> {
     (1..=ROUTERS).map(|n| format!("{other} 10.{own}.0.1{n}@{network}")).collect()
 }
 
-/// Credits and buffers of all hosts. They are fixed from the start, because nodes that have had more credits would have sent
-/// messages without asking to hear when they are taken.
+/// Credits and buffers of all hosts, from the start, so that no row begins with more than the others have.
 fn lnet_conf(plan: &Plan) -> String {
     // One node stands for as many clients as would have router credits enough for all of their pings.
     let tunables = format!("{{peer_credits: {CREDITS}, peer_buffer_credits: {}}}", plan.imports);
