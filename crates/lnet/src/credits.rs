@@ -572,7 +572,7 @@ mod tests {
         }
         assert_eq!(rounds, [2, 4, 8, 6]);
         assert_eq!(c.peer(A), (8, 8, -18, 0));
-        // What an administrator has fixed grows again when he says so.
+        // Credits that an administrator has fixed grow again when he says so.
         for (least, most, grown) in [(3, 3, 3), (2, 8, 4)] {
             assert!(c.set_peer_credits(least, most).is_empty());
             let sent = (1..=least as i32 + 3).filter(|m| matches!(c.handle_send(A, 1, *m), Go(_))).count();

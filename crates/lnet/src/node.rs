@@ -553,7 +553,7 @@ impl Interface {
         Interface { nid, lnd, state: Mutex::new(state), peers_max }
     }
 
-    /// What the choice of a way to a peer with several NIDs needs to know of one of these NIDs on this interface. Health comes
+    /// Describes one NID of a peer with several, on this interface, for the choice of a way to that peer. Health comes
     /// back by itself in the time `healed_after`, so that a NID that failed has its turn again.
     pub(crate) fn rail_candidate(&self, nid: Nid, now: Time, healed_after: Duration) -> Candidate {
         let s = self.state.lock();

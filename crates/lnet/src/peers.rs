@@ -7,8 +7,8 @@
 //! it was asked again. If no NID of a node was trusted for a moment, the node begins anew with the one that answers first,
 //! because nothing says any more that the others are its own. An administrator's word needs no answer.
 //!
-//! What the peer takes for one node ([`PeerNode::takes`]) is the peer's own decision, which it tells in its answers. A node
-//! that sent from a second NID before would be a stranger there.
+//! The peer decides for itself which NIDs of this node it takes for one node ([`PeerNode::takes`]), and says so in its answers.
+//! This node sends from a second NID only after that, because the peer would not know the sender before.
 
 use crate::frame::KnownNid;
 use nacre_base::{FxHashMap, Nid};
@@ -36,7 +36,7 @@ pub(crate) struct PeerNode {
     rails: Vec<Rail>,
     /// NIDs of this node that the peer takes for one node.
     ours: Vec<KnownNid>,
-    /// What the peer was last told of its own NIDs.
+    /// The list of its own NIDs that the peer was last told.
     pushed: Vec<KnownNid>,
 }
 
@@ -317,7 +317,7 @@ impl Peers {
         }
     }
 
-    /// What a peer is to be told of its own NIDs is being told now. Returns false if it was told the same before.
+    /// A peer is being told which NIDs of its own are known here. Returns false if it was told the same before.
     pub(crate) fn handle_pushed(&mut self, nid: Nid) -> bool {
         let Some(slot) = self.of.get(&nid) else { return true };
         let node = &mut self.nodes[*slot];
@@ -526,13 +526,13 @@ mod tests {
         p.handle_lost(OWN, A);
         p.handle_lost(OTHER_OWN, B);
         assert!(!p.node_of(A).unwrap().takes(OTHER_OWN, OWN));
-        // Whoever has B's address now says what the node before has said.
+        // Another node may have B's address now, and says what the former one has said.
         assert!(p.handle_told(B, vec![A, B], Vec::new()));
         assert_eq!((nids(&p, B), p.may_bring(B, A), p.node_of(A).is_none()), (vec![B], Bringing::Forbidden, true));
         assert!(p.is_named(A), "it is to be asked");
         assert!(!p.handle_claimed(B, A, &[A], Vec::new()));
         assert_eq!(p.may_bring(B, A), Bringing::Forbidden);
-        // It was the same node after all.
+        // A answers as well, so B belongs to the same node as before.
         assert!(p.handle_told(A, vec![A, B], Vec::new()) && !p.handle_told(A, vec![A, B], Vec::new()));
         assert!(p.handle_claimed(A, B, &[A, B], Vec::new()));
         assert_eq!((nids(&p, B), p.may_bring(B, A)), (vec![A, B], Bringing::Allowed));

@@ -1,6 +1,6 @@
-//! What a node knows of peers with several NIDs, while it is used: the engines (`peers`, `udsp`, and `gateways` as the watch over
-//! a peer's NIDs) and what messages look at first. The state is made when it is first needed, so that a node with one NID and
-//! such peers pays nothing for it. `ways` has messages use it, and `discovery` finds the NIDs.
+//! The state of peers with several NIDs. It holds the engines (`peers`, `udsp`, and `gateways` as the watch over a peer's NIDs) and
+//! the flags that each message looks at first. A node makes it when it first needs it, so a node with one NID whose peers have
+//! one NID each pays nothing. `ways` chooses ways for messages by it, and `discovery` finds the NIDs.
 
 use crate::gateways::{Gateways, LINK_INTERVAL};
 use crate::peers::Peers;

@@ -582,15 +582,7 @@ impl LnetNode {
         {
             return Ok((interface, gateway));
         }
-        let state = |gateway: Nid| {
-            let interface = if is_usable(gateway) { self.interface_to(gateway) } else { None };
-            let is_avoided = avoid == Some(gateway);
-            let is_silent = gateways.is_silent(gateway, now);
-            interface.map(|interface| GatewayState {
-                preference: self.rails().map_or(u32::MAX, |rails| rails.preference_of_gateway(to, gateway)),
-                ..interface.gateway_state(gateway, is_avoided, is_silent)
-            })
-        };
+        let state = |gateway: Nid| self.gateway_state(&gateways, gateway, to, avoid);
         let gateway = routes.choose(to.network, without, state).ok_or(no_route)?;
         let interface = self.interface_to(gateway).ok_or(no_route)?;
         if !gateways.is_silent(gateway, now)
@@ -603,6 +595,16 @@ impl LnetNode {
             routing.distant.lock().entry_of(to, self.options.peers_max).gateway = Some(gateway);
         }
         Ok((interface, gateway))
+    }
+
+    /// What the choice of a gateway needs to know of one for messages to `to`, which avoid the gateway `avoid`; none if it cannot be used.
+    fn gateway_state(&self, gateways: &Gateways, gateway: Nid, to: Nid, avoid: Option<Nid>) -> Option<GatewayState> {
+        let interface = self.interface_to(gateway).filter(|_| gateways.trouble(gateway, to.network).is_none())?;
+        let is_silent = gateways.is_silent(gateway, self.rt.now());
+        Some(GatewayState {
+            preference: self.rails().map_or(u32::MAX, |rails| rails.preference_of_gateway(to, gateway)),
+            ..interface.gateway_state(gateway, avoid == Some(gateway), is_silent)
+        })
     }
 
     /// A message of this node's own goes to a distant node by a gateway.
@@ -639,13 +641,7 @@ impl LnetNode {
         let statuses = self.route_statuses();
         let (routes, gateways, now) = (routing.routes.read(), routing.gateways.lock(), self.rt.now());
         let (_, avoid) = routing.known_ways(to, now);
-        let (ways, rule) = routes.explain(to.network, |gateway| {
-            let interface = self.interface_to(gateway).filter(|_| gateways.trouble(gateway, to.network).is_none())?;
-            Some(GatewayState {
-                preference: self.rails().map_or(u32::MAX, |rails| rails.preference_of_gateway(to, gateway)),
-                ..interface.gateway_state(gateway, avoid == Some(gateway), gateways.is_silent(gateway, now))
-            })
-        });
+        let (ways, rule) = routes.explain(to.network, |gateway| self.gateway_state(&gateways, gateway, to, avoid));
         let way =
             ways.first().filter(|(_, state)| state.is_some()).map_or(Way::None, |(route, _)| Way::By(route.gateway));
         let with_status = |(route, state): (Route, Option<GatewayState>)| {

@@ -82,10 +82,9 @@ impl Peer {
         import.clone()
     }
 
-    /// Returns whether the client was not heard of for `timeout`, and has not answered a callback since `begin` either. It could
-    /// be reached since `reached`.
-    fn is_gone(&self, begin: Time, reached: Time, now: Time, timeout: Duration) -> bool {
-        now.since(begin.max(reached)) >= ANSWER_TIMEOUT && now.since(self.export.last_heard()) >= timeout
+    /// Returns whether the client was not heard of for `timeout`, and has not answered a callback since `begin` either.
+    fn is_gone(&self, begin: Time, now: Time, timeout: Duration) -> bool {
+        now.since(begin) >= ANSWER_TIMEOUT && now.since(self.export.last_heard()) >= timeout
     }
 }
 
@@ -111,17 +110,12 @@ pub(crate) fn call_back(shared: &Arc<Shared>, peer: Arc<Peer>, message: Blocking
     drop(rt.spawn(async move {
         let (client, id) = (client_of(&peer.export), LockId(message.handle));
         let goes_on = |shared: &Arc<Shared>| {
-            let (is_called_back, timeout, reached) = {
-                let state = shared.state.lock();
-                let namespace = &state.namespace;
-                (
-                    namespace.is_called_back(id),
-                    namespace.settings().callback_timeout,
-                    shared.reached_since(&state.peers, &peer),
-                )
+            let (is_called_back, timeout) = {
+                let namespace = &shared.state.lock().namespace;
+                (namespace.is_called_back(id), namespace.settings().callback_timeout)
             };
             let now = shared.target.rt().now();
-            let is_gone = is_called_back && reached.is_some_and(|since| peer.is_gone(begin, since, now, timeout));
+            let is_gone = is_called_back && shared.is_over(&peer, begin, |begin| peer.is_gone(begin, now, timeout));
             if is_gone {
                 shared.evict(client);
             }
@@ -185,14 +179,12 @@ async fn glimpse_one(shared: &Weak<Shared>, asked: &Asked, resource: Fid, begin:
     let (client, id) = (client_of(&asked.peer.export), asked.holder.lock);
     let goes_on = |shared: &Arc<Shared>| {
         let now = shared.target.rt().now();
-        let (is_held, timeout, reached) = {
-            let state = shared.state.lock();
-            let namespace = &state.namespace;
-            let reached = shared.reached_since(&state.peers, &asked.peer);
-            (namespace.holds_extent(client, id), namespace.settings().callback_timeout, reached)
+        let (is_held, timeout) = {
+            let namespace = &shared.state.lock().namespace;
+            (namespace.holds_extent(client, id), namespace.settings().callback_timeout)
         };
-        let is_late = reached.is_some_and(|since| {
-            now.since(begin.max(since)) >= timeout || asked.peer.is_gone(begin, since, now, timeout)
+        let is_late = shared.is_over(&asked.peer, begin, |begin| {
+            now.since(begin) >= timeout || asked.peer.is_gone(begin, now, timeout)
         });
         if is_held && is_late {
             shared.evict(client);

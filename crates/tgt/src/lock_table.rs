@@ -95,13 +95,25 @@ impl Shared {
     /// nor to the network of any other client that may have locks: the target, or all that is around its clients, is cut
     /// off, and no client waits that could be answered. A client that is cut off alone holds nobody up for longer than one that
     /// is dead.
-    pub(crate) fn reached_since(&self, peers: &Peers, peer: &Peer) -> Option<Time> {
+    fn reached_since(&self, peers: &Peers, peer: &Peer) -> Option<Time> {
         let lnet = self.target.node().lnet();
         lnet.way_since(peer.export.nid().network).or_else(|| {
             let others = peers.values().map(|peer| peer.export.nid().network);
             let reaches_others = BTreeSet::from_iter(others).into_iter().any(|network| lnet.has_way_to(network));
             reaches_others.then_some(Time::ZERO)
         })
+    }
+
+    /// Returns whether a client's time, which began at `begin`, is over by the rule `is_over`. It begins anew when the client can be
+    /// reached again. The network is asked only about a client whose time would be over.
+    pub(crate) fn is_over(&self, peer: &Peer, begin: Time, is_over: impl Fn(Time) -> bool) -> bool {
+        let reached = || self.reached_since(&self.state.lock().peers, peer);
+        is_over(begin)
+            && reached().is_some_and(|since| {
+                let now = self.target.rt().now();
+                assert!(since <= now, "a client can be reached since {since:?}, and it is {now:?}");
+                is_over(begin.max(since))
+            })
     }
 
     /// Clients that did not give back a lock in time and are to be evicted. A client that was cut off gets all of the time again.

@@ -41,7 +41,7 @@ impl Size {
     /// The paper's.
     pub const FULL: Size = Size { clients: 25_000, oss: 168, routers: 224 };
 
-    /// Whether one such site takes more than about 5 GB.
+    /// Whether one such site takes more than about 8 GB.
     pub fn is_large(self) -> bool {
         u64::from(self.clients) * u64::from(self.oss) * u64::from(TARGETS) > 2_000_000
     }
