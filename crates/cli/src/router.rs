@@ -1,4 +1,4 @@
-//! `nacre router`: passes messages on between networks, and does nothing else.
+//! `nacre router`: passes messages on between networks, and renews the leases of idle clients behind it.
 
 use crate::network::NetworkArgs;
 use nacre_base::{Network, Nid};
@@ -13,6 +13,10 @@ use std::process::ExitCode;
 pub(crate) struct Router {
     #[command(flatten)]
     network: NetworkArgs,
+    /// NID of the MGS, such as 10.0.0.1@tcp; of all nodes that may serve it, separated by commas. The router then renews the
+    /// leases of the idle clients behind it, many in one message
+    #[arg(long, value_name = "NID,...", value_delimiter = ',')]
+    mgsnode: Vec<Nid>,
     /// Address to serve metrics on (HTTP, /metrics); port 0 takes any free one. Everybody who can connect may read them
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     metrics: MetricsAddress,
@@ -60,7 +64,7 @@ async fn serve(args: Router) -> Result<(), String> {
     connections.routing = false;
     let tunables = connections.tunables.clone();
     let process = NodeProcess::start("router", connections, args.metrics).await?;
-    let started = process.node().serve_router(&options).map_err(|e| e.to_string());
+    let started = process.node().serve_router(&options, args.mgsnode).map_err(|e| e.to_string());
     if started.is_ok() {
         // Only a router has them.
         let of = |(network, tunables): &(Network, Tunables)| Some((*network, tunables.peer_buffer_credits?));

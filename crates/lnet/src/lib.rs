@@ -209,6 +209,11 @@ impl Lnet {
         self.0.declare_purpose(portal, purpose);
     }
 
+    /// From now on no gateway is suspected because a message of this node to `portal` is not answered soon.
+    pub fn declare_slow(&self, portal: Portal) {
+        self.0.declare_slow(portal);
+    }
+
     fn send(&self, message: Message, waiter: Waiter) -> Result<(), LnetError> {
         let len = message.payload.len();
         if len > MAX_PAYLOAD {

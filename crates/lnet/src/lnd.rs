@@ -248,7 +248,7 @@ impl Outbound {
 
     /// It is given to the network: from now on something should be heard from where it goes.
     pub(crate) fn note_sent(&self, via: Nid) {
-        if !self.message.is_answered() {
+        if !self.node.is_answered_soon(&self.message) {
             return;
         }
         if let Some(routing) = self.node.routing() {

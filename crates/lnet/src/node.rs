@@ -25,7 +25,7 @@ use nacre_base::{Errno, Faults, FxHashMap, Network, Nid, Payload, Time};
 use nacre_rt::Rt;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -102,6 +102,8 @@ pub(crate) struct LnetNode {
     pub(crate) counters: Counters,
     /// The purpose of each portal's messages, where it is not [`Purpose::Requests`]: by number, as far as they are declared.
     purposes: [AtomicU8; PORTALS],
+    /// Portals, by the bit of their number, whose messages are answered late.
+    slow_portals: AtomicU64,
     /// Of a node with routes, or a router.
     pub(crate) routing: OnceLock<Box<Routing>>,
     /// There once this node has several interfaces, or a peer with several NIDs.
@@ -197,6 +199,7 @@ impl LnetNode {
                 unsent_hook: RwLock::default(),
                 counters: Counters::default(),
                 purposes: [const { AtomicU8::new(Purpose::Requests as u8) }; PORTALS],
+                slow_portals: AtomicU64::new(0),
                 routing: OnceLock::new(),
                 rails: OnceLock::new(),
                 closed: AtomicBool::new(false),
@@ -251,6 +254,19 @@ impl LnetNode {
         place.expect("the upper layer's portals are small numbers").store(purpose as u8, Ordering::Relaxed);
     }
 
+    /// From now on nobody is suspected because a message to this portal is not answered soon.
+    pub(crate) fn declare_slow(&self, portal: Portal) {
+        assert!((portal.0 as usize) < PORTALS, "the upper layer's portals are small numbers");
+        self.slow_portals.fetch_or(1 << portal.0, Ordering::Relaxed);
+    }
+
+    /// Whether something should be heard soon after this message.
+    pub(crate) fn is_answered_soon(&self, message: &Message) -> bool {
+        let portal = message.header.portal.0;
+        let is_slow = (portal as usize) < PORTALS && self.slow_portals.load(Ordering::Relaxed) & 1 << portal != 0;
+        message.is_answered() && !is_slow
+    }
+
     pub(crate) fn purpose_of(&self, portal: Portal) -> Purpose {
         let declared = self.purposes.get(portal.0 as usize).map(|p| p.load(Ordering::Relaxed));
         declared.and_then(|p| Purpose::ALL.get(usize::from(p)).copied()).unwrap_or_default()
@@ -292,7 +308,7 @@ impl LnetNode {
                 out.admit(&interface);
             }
             (None, Ok((interface, next_hop))) => {
-                if next_hop != to && message.is_answered() {
+                if next_hop != to && self.is_answered_soon(&message) {
                     self.note_sent_by(to, next_hop);
                 }
                 // A message to this node itself comes from the NID it was sent to, so that answers take the same way.

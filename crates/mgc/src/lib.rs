@@ -7,13 +7,15 @@ mod versions;
 pub use settings::Settings;
 
 use nacre_base::{Nid, TargetKind, TargetName, Uuid};
+use nacre_lnet::Way;
 use nacre_ptlrpc::{
-    AskLeases, AskMgs, CallOptions, Import, ImportConfig, LeasesFollowed, RENEWAL, RpcError, RpcNode, Servers,
+    AskLeases, AskMgs, ByRouter, CallOptions, Gathered, Import, ImportConfig, LeasesFollowed, RENEWAL, ROUTER_RENEWAL,
+    RpcError, RpcNode, Servers,
 };
 use nacre_rt::Task;
 use nacre_wire::mgs::{
-    ChangeReply, Config, ConfigRead, ConfigReply, LeaseReply, Reason, ReplaceNids, SeqQuery, SeqReply, SetParam,
-    TargetReg, TargetRegReply,
+    ChangeReply, Config, ConfigRead, ConfigReply, LeaseReply, Reason, Renewals, RenewalsReply, ReplaceNids, SeqQuery,
+    SeqReply, SetParam, TargetReg, TargetRegReply,
 };
 use nacre_wire::{Field, Opcode};
 use parking_lot::Mutex;
@@ -43,6 +45,10 @@ struct Watched {
 const ASK_DEADLINE: Duration = Duration::from_secs(5);
 /// Time for the MGS to answer a change that a person waits for.
 const KEEP_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a question for news waits at the MGS while routers renew the lease.
+const LONG_WAIT: Duration = Duration::from_secs(1800);
+/// A question for news has reached the MGS after this time, so that a router can be tried.
+const SETTLED: Duration = Duration::from_secs(2);
 /// Pause after a failed question.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -144,6 +150,81 @@ impl Mgc {
         *self.leases.lock() = Some(self.node.follow_leases(ask));
     }
 
+    /// Brings renewals of leases to the MGS that `gathered` has from clients, until the returned task is aborted.
+    pub fn bring_renewals(self: &Arc<Self>, gathered: Arc<Gathered>) -> Task {
+        let mgc = Arc::downgrade(self);
+        self.node.rt().spawn(async move {
+            loop {
+                let batch = gathered.next().await;
+                let Some(mgc) = mgc.upgrade() else { return };
+                let body = Renewals { exports: batch.exports() };
+                let options = CallOptions { deadline: Some(ASK_DEADLINE), ..CallOptions::default() };
+                let reply = mgc.import.call::<RenewalsReply>(Opcode::MgsRenew, &body, options).await;
+                gathered.answer(batch, &reply.map(|reply| reply.body.renewed).unwrap_or_default());
+            }
+        })
+    }
+
+    /// Asks the router on the way to the MGS, if there is one, to renew the lease. Returns whether it is renewed.
+    async fn renew_by_router(&self) -> bool {
+        let Some((mgs, export)) = self.import.export() else { return false };
+        let Way::By(router) = self.node.lnet().explain(mgs).way else { return false };
+        let sent = self.node.rt().now();
+        let is_renewed = self.node.renew_by_router(router, export).await;
+        if is_renewed {
+            self.node.renew_lease(self.client, sent);
+        }
+        is_renewed
+    }
+
+    /// Renews the lease by routers for as long as that works.
+    async fn renew_by_routers(&self) {
+        loop {
+            self.node.rt().sleep(ROUTER_RENEWAL).await;
+            if !self.renew_by_router().await {
+                return;
+            }
+        }
+    }
+
+    /// Asks for what is newer than `known`, and finds out meanwhile whether a router renews the lease. If routers do, returns
+    /// `None` as soon as they no longer can, because the MGS must then be asked more often.
+    async fn ask_beside_routers(
+        &self,
+        known: &Config,
+        by_router: &mut ByRouter,
+    ) -> Option<Result<ConfigReply, RpcError>> {
+        let rt = self.node.rt();
+        let somewhat_less = |wait: Duration| wait - wait / 4 * (rt.random() % 1024) as u32 / 1024;
+        if known.version == 0 {
+            return Some(self.ask_for_newer(known, Duration::ZERO).await);
+        }
+        if by_router.is_used() {
+            tokio::select! {
+                biased;
+                answer = self.ask_for_newer(known, somewhat_less(LONG_WAIT)) => return Some(answer),
+                () = self.renew_by_routers() => {}
+            }
+            by_router.handle_tried(false, rt.now());
+            return None;
+        }
+        // Each wait is somewhat shorter than the interval of renewals, so that clients which a change woke together do not ask
+        // together ever after.
+        let mut asked = std::pin::pin!(self.ask_for_newer(known, somewhat_less(RENEWAL)));
+        if by_router.is_to_be_tried(rt.now()) {
+            let tried = async {
+                rt.sleep(SETTLED).await;
+                self.renew_by_router().await
+            };
+            tokio::select! {
+                biased;
+                answer = &mut asked => return Some(answer),
+                is_renewed = tried => by_router.handle_tried(is_renewed, rt.now()),
+            }
+        }
+        Some(asked.await)
+    }
+
     /// Sets the nodes that may serve the targets that register from now on, with or without this node. Clients that
     /// lose a target try these nodes in turn.
     pub fn set_service_nodes(&self, nids: Vec<Nid>) {
@@ -224,15 +305,12 @@ async fn change(node: &RpcNode, opcode: Opcode, body: &impl Field) -> Result<(),
 
 /// Asks repeatedly for a configuration newer than the last one. That renews the lease, too.
 async fn follow(mgc: std::sync::Weak<Mgc>, node: RpcNode, sender: Arc<watch::Sender<Arc<Config>>>) {
+    let mut by_router = ByRouter::default();
     loop {
         let Some(mgc) = mgc.upgrade() else { return };
         let known = sender.borrow().clone();
-        // The first question is answered at once; later ones wait at the MGS for a change, each somewhat shorter than the
-        // interval of renewals, so that clients which a change woke together do not ask together ever after.
-        let earlier = RENEWAL / 4 * (node.rt().random() % 1024) as u32 / 1024;
-        let wait = if known.version == 0 { Duration::ZERO } else { RENEWAL - earlier };
         let sent = node.rt().now();
-        let answer = mgc.ask_for_newer(&known, wait).await;
+        let Some(answer) = mgc.ask_beside_routers(&known, &mut by_router).await else { continue };
         if answer.is_ok() {
             node.renew_lease(mgc.client, sent);
         }

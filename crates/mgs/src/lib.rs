@@ -33,7 +33,8 @@ use nacre_tgt::{Access, Handler, Service, Statistics, Target, TargetConfig, Targ
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectRequest};
 use nacre_wire::mgs::{
-    ChangeReply, ConfigRead, LeaseQuery, Reason, ReplaceNids, SeqQuery, SetParam, TargetReg, TargetRegReply,
+    ChangeReply, ConfigRead, LeaseQuery, Reason, Renewals, RenewalsReply, ReplaceNids, SeqQuery, SetParam, TargetReg,
+    TargetRegReply,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -50,8 +51,10 @@ const _: () = assert!(TARGET_TABLES.len() == 3, "TABLES lists every table of tgt
 
 /// Most sequences in one lease: nobody needs more, and they must last.
 const LEASE_MAX: u32 = 1024;
-/// Longest time that a request for a newer configuration is kept waiting.
+/// Longest time that a request for a newer configuration is kept waiting, or for news of leases.
 const WATCH_MAX: Duration = Duration::from_secs(60);
+/// The same for a client that renews its lease by a router, and asks again if its question is lost.
+const LONG_WATCH_MAX: Duration = Duration::from_secs(1800);
 /// Time for the store, after which other requests may run in place of the one that waits for it.
 const STORE_QUICK: Duration = Duration::from_secs(1);
 /// Pause before the store is asked once more for the same.
@@ -141,6 +144,12 @@ impl Mgs {
     /// Clients that are connected, other servers among them; none if the service has ended.
     pub fn clients(&self) -> Vec<Uuid> {
         self.served.lock().as_ref().map(ServedTarget::clients).unwrap_or_default()
+    }
+
+    /// Of these, the clients with this readable name.
+    pub fn clients_named(&self, name: &str) -> Vec<Uuid> {
+        let exports = self.served.lock().as_ref().map(ServedTarget::exports).unwrap_or_default();
+        exports.iter().filter(|export| *export.client_name == *name).map(|export| export.client).collect()
     }
 
     /// The target that the service is built on.
@@ -348,6 +357,7 @@ impl Service for Mgs {
             line(Opcode::MgsSetParam, "mgs_set_info", Changes, LOCAL, |s, r| Box::pin(set_param(s, r))),
             line(Opcode::MgsReplaceNids, "mgs_replace_nids", Changes, LOCAL, |s, r| Box::pin(replace_nids(s, r))),
             line(Opcode::MgsLeases, "mgs_leases", Reads, CLIENT, |s, r| Box::pin(read_leases(s, r))),
+            line(Opcode::MgsRenew, "mgs_renew", Reads, CLIENT, |s, r| Box::pin(renew(s, r))),
             line(Opcode::SeqQuery, "seq_query", Changes, CLIENT, |s, r| Box::pin(seq_query(s, r))),
         ];
         TABLE
@@ -387,7 +397,10 @@ async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
     if mgs.leases.lock().handle_asking(request.export.client, mgs.target.rt().now()) {
         mgs.end_lease(request.export.client);
     }
-    let wait = Duration::from_millis(asked.wait_ms.into()).min(WATCH_MAX);
+    let wait = Duration::from_millis(asked.wait_ms.into()).min(LONG_WATCH_MAX);
+    if wait > WATCH_MAX {
+        request.will_take(wait);
+    }
     let deadline = mgs.target.rt().now() + wait;
     let version = || mgs.configuration.read(|draft| config::version(draft, &asked.fsname)).map_err(logged);
     if asked.version == 0 || asked.version > version()? {
@@ -468,6 +481,20 @@ async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
         }
         mgs.wait_for_news(&request, &mut ended, deadline).await?;
     }
+}
+
+/// Renews the leases of clients that have asked a router. A cookie is as good as a word of the client itself, because only the
+/// client and the routers on its way know it.
+async fn renew(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+    let Renewals { exports } = request.decode()?;
+    let now = mgs.target.rt().now();
+    let renewed = {
+        let served = mgs.served.lock();
+        let of = |cookie: &u64| served.as_ref()?.export(*cookie);
+        let is_renewed = |cookie: &u64| of(cookie).is_some_and(|export| export.renew(now));
+        exports.into_iter().take(Renewals::EXPORTS_MAX).filter(is_renewed).collect()
+    };
+    Ok(Response::new(&RenewalsReply { renewed }))
 }
 
 /// Registers a target, or tells the person who starts it why not.

@@ -19,6 +19,7 @@ mod tests;
 
 pub use mount::NodeMountError;
 pub use role::{Layer, Role};
+pub use router::ROUTER;
 pub use target::{ServeError, Served, TargetSpec, tables};
 
 use nacre_base::Faults;

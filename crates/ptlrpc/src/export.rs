@@ -295,6 +295,12 @@ impl Export {
         self.state.lock().log.as_ref()?.reply_to(xid)
     }
 
+    /// The client will wait for the reply to this request until `deadline`. Returns the address of the client, which has to be
+    /// told.
+    pub(crate) fn extend(&self, xid: u64, deadline: Time) -> Option<ReplyTo> {
+        self.state.lock().log.as_mut()?.extend(xid, deadline)
+    }
+
     pub(crate) fn deadline(&self, xid: u64) -> Option<Time> {
         self.state.lock().log.as_ref()?.deadline(xid)
     }
@@ -332,6 +338,16 @@ impl Export {
 
     pub(crate) fn handle_heard(&self, now: Time) {
         self.last_heard.store(now.0, Ordering::Relaxed);
+    }
+
+    /// A router says that the client lives. Returns false if the client has to ask itself, because the export is closed or
+    /// none of its requests waits here: it may have missed a reply.
+    pub fn renew(&self, now: Time) -> bool {
+        let is_waiting = !self.is_closed() && self.requests_running() > 0;
+        if is_waiting {
+            self.handle_heard(now);
+        }
+        is_waiting
     }
 
     /// When the client sent its last request, ping or connect.

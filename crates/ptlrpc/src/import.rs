@@ -302,6 +302,11 @@ impl Import {
         self.0.arm_idle();
     }
 
+    /// The server that the import is connected to, and the cookie of the client's export there; none without a connection.
+    pub fn export(&self) -> Option<(Nid, u64)> {
+        self.0.state.lock().machine.connection().map(|c| (c.nid, c.export))
+    }
+
     /// The time of [`Import::set_idle_timeout`].
     pub fn idle_timeout(&self) -> Option<Duration> {
         self.0.state.lock().idle_timeout

@@ -3,7 +3,7 @@
 //! spare messages, but it cannot cause an eviction.
 
 use crate::error::RpcError;
-use crate::liveness::{PING_INTERVAL_MAX, RENEWAL_LOST};
+use crate::liveness::{PING_INTERVAL, RENEWAL_LOST};
 use nacre_base::{FxHashSet, TargetName, Time, Uuid};
 use nacre_rt::Rt;
 use nacre_wire::mgs::{LeaseQuery, LeaseReply};
@@ -20,10 +20,10 @@ pub const LEASE: Duration = crate::evictor::SILENCE_MAX;
 /// A client asks the MGS for news at least this often, which renews its lease. Two such questions may be lost before the
 /// client begins to ping its servers.
 pub const RENEWAL: Duration = Duration::from_secs(25);
-const _: () = assert!(RENEWAL.as_secs() * 2 < RENEWAL_LOST.as_secs(), "one renewal may be lost");
+const _: () = assert!(RENEWAL.as_secs() * 3 < RENEWAL_LOST.as_secs(), "two renewals may be lost");
 const _: () = assert!(
-    RENEWAL_LOST.as_secs() + PING_INTERVAL_MAX.as_secs() < LEASE.as_secs(),
-    "servers hear of a client again before its lease can have ended"
+    RENEWAL_LOST.as_secs() + 2 * PING_INTERVAL.as_secs() < LEASE.as_secs(),
+    "servers hear of a client again before its lease can have ended, even if its first ping is lost"
 );
 
 /// Longest time that the question for news waits at the MGS, on a node without a heartbeat.

@@ -55,7 +55,7 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 pub(crate) const HEARTBEAT_MAX: Duration = Duration::from_secs(60);
 
 /// A client that could not renew its lease for this long pings its servers, long before they could think that it is dead.
-pub(crate) const RENEWAL_LOST: Duration = Duration::from_secs(60);
+pub(crate) const RENEWAL_LOST: Duration = Duration::from_secs(90);
 
 /// Called after a change of the setting; returns the time.
 type Changed = Arc<dyn Fn() -> Time + Send + Sync>;
@@ -171,9 +171,11 @@ impl Liveness {
 pub(crate) struct Renewals(Mutex<BTreeMap<Uuid, Time>>);
 
 impl Renewals {
-    /// The MGS has answered a question that the client sent at `sent`.
+    /// The MGS has answered a question that the client sent at `sent`. One that waited for long was sent before others.
     pub(crate) fn renew(&self, client: Uuid, sent: Time) {
-        self.0.lock().insert(client, sent);
+        let mut all = self.0.lock();
+        let last = all.entry(client).or_insert(sent);
+        *last = sent.max(*last);
     }
 
     /// The client has no lease any longer.
@@ -262,6 +264,15 @@ mod tests {
         for (at, phase) in first.iter().zip(phases) {
             assert_eq!(spread.next(*at, CLOCKS, phase), *at + Duration::from_secs(75));
         }
+    }
+
+    /// A question may wait at the MGS for half an hour, while a router renews the lease every minute.
+    #[test]
+    fn the_answer_to_an_old_question_does_not_set_a_lease_back() {
+        let (renewals, client) = (Renewals::default(), Uuid([7; 16]));
+        renewals.renew(client, Time::from_secs(1000));
+        renewals.renew(client, Time::from_secs(10));
+        assert_eq!(renewals.lost_at(client), Some(Time::from_secs(1000) + RENEWAL_LOST));
     }
 
     #[test]

@@ -442,6 +442,11 @@ impl ServedTarget {
         self.entry.clients.lock().get(&client).cloned()
     }
 
+    /// The export with this cookie, if it is one of this target's.
+    pub fn export(&self, cookie: u64) -> Option<Arc<Export>> {
+        self.node.export(cookie).filter(|export| Arc::ptr_eq(&export.entry, &self.entry))
+    }
+
     /// Evicts a client, as `lctl set_param *.evict_client` does. Returns false if the client is not connected.
     pub async fn evict(&self, client: Uuid) -> bool {
         match self.export_of(client) {

@@ -3,11 +3,12 @@
 use crate::adaptive_timeout::AT_MIN;
 use crate::deadlines::Deadlines;
 use crate::liveness::{Liveness, Renewals};
+use crate::renewals::Asked;
 use nacre_base::{Faults, Time};
 use nacre_lnet::Lnet;
 use nacre_rt::Rt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// A node's table of imports. Imports keep it, and so the node: it can be dropped before they are.
@@ -30,6 +31,8 @@ pub(crate) struct NodeCore {
     pub(crate) liveness: Arc<Liveness>,
     /// When its clients renewed their leases.
     pub(crate) renewals: Renewals,
+    /// Questions to routers that renew leases; there once this node has asked one.
+    pub(crate) asked_routers: OnceLock<Arc<Asked>>,
     /// Bytes of data that servers have answered and may still lose, over all imports.
     pub(crate) unstable: Arc<AtomicU64>,
 }
@@ -43,8 +46,8 @@ impl NodeCore {
         let next_xid = AtomicU64::new(first_xid.max(1));
         let (deadlines, liveness, unstable) = (Deadlines::new(), Arc::default(), Arc::default());
         let at_min_secs = Arc::new(AtomicU64::new(AT_MIN.as_secs()));
-        let renewals = Renewals::default();
-        NodeCore { rt, lnet, faults, deadlines, next_xid, at_min_secs, liveness, renewals, unstable }
+        let (renewals, asked_routers) = Default::default();
+        NodeCore { rt, lnet, faults, deadlines, next_xid, at_min_secs, liveness, renewals, asked_routers, unstable }
     }
 
     pub(crate) fn at_min(&self) -> Duration {

@@ -73,6 +73,12 @@ pub const PARAMS: &[Declared] = &[
         "For each lane of a node, the request buffers that are in use and the most that were, and the requests that wait \
          for one, those that waited, and for how long.",
     ),
+    Declared::shown(
+        &[],
+        "lease_renewals",
+        Kind::Counter,
+        "Renewals of leases that a router has brought to the MGS for the clients behind it.",
+    ),
     Declared::shown(&["ldlm"], "ldlm_canceld.stats", Kind::Statistics, "How long the targets took to cancel locks."),
     Declared::shown(
         &["ldlm"],

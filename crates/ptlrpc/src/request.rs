@@ -5,15 +5,17 @@ use crate::call::INLINE_MAX;
 use crate::export::Export;
 use crate::identity::Identity;
 use crate::lane::{LaneSlot, LaneState, SlowTransfer};
+use crate::message::{REPLY_PORTAL, encode, millis};
 use crate::node_core::NodeCore;
 use crate::nrs::Classified;
 use crate::request_buffers::BufferInUse;
 use bytes::Bytes;
 use nacre_base::{Errno, Nid, Payload, Tag, Time, Xid};
 use nacre_wire::header::{Versions, flags};
-use nacre_wire::{Field, Lane, Opcode, RpcHeader};
+use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 /// A request as its handler sees it.
 pub struct ServerRequest {
@@ -90,6 +92,18 @@ impl ServerRequest {
     /// Modify slot of the request; 0 if it has none.
     pub fn tag(&self) -> Tag {
         Tag(self.header.tag)
+    }
+
+    /// The reply may take so long from now. The client is told once, in place of an early reply every half minute.
+    pub fn will_take(&self, wait: Duration) {
+        let node = &self.arrival.node;
+        let Some(to) = self.export.extend(self.header.xid, node.rt.now() + wait) else { return };
+        let (xid, export, timeout_ms) = (self.header.xid, self.export.cookie, millis(wait));
+        let header = RpcHeader { xid, export, timeout_ms, ..RpcHeader::default() };
+        let early = encode(RpcKind::EarlyReply, &header, &[], Payload::new());
+        if let Err(e) = node.lnet.answer(to.nid, REPLY_PORTAL, to.purpose, to.match_bits, early) {
+            tracing::debug!("early reply to {} not sent: {e}", to.nid);
+        }
     }
 
     /// Resolves when the export is closed, so that nobody waits for the reply. A handler that waits for other clients

@@ -160,6 +160,13 @@ impl RequestLog {
         self.running.get(&xid).map(|r| r.deadline)
     }
 
+    /// The client will wait for the reply to a running request until `deadline`. Returns the address for telling it.
+    pub(crate) fn extend(&mut self, xid: u64, deadline: Time) -> Option<ReplyTo> {
+        let running = self.running.get_mut(&xid)?;
+        running.deadline = running.deadline.max(deadline);
+        Some(running.reply_to)
+    }
+
     /// Requests that run or queue.
     pub(crate) fn running(&self) -> usize {
         self.running.len()

@@ -111,9 +111,11 @@ struct Running {
 }
 
 impl Running {
-    /// Clients for which its target has exports.
+    /// Clients for which its target has exports. Routers are none, though they renew leases at the MGS.
     fn clients(&self) -> Option<BTreeSet<Uuid>> {
-        Some(self.served.as_ref()?.clients().into_iter().collect())
+        let served = self.served.as_ref()?;
+        let routers = if let Served::Mgs(mgs) = served { mgs.clients_named(nacre_node::ROUTER) } else { Vec::new() };
+        Some(served.clients().into_iter().filter(|client| !routers.contains(client)).collect())
     }
 }
 

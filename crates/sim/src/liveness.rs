@@ -145,8 +145,8 @@ fn check_dead_are_gone(cluster: &Cluster) {
     let living = (0..cluster.client_count()).filter(|c| cluster.is_alive(*c)).count() as u64;
     for server in cluster.servers() {
         let (most, exports) = match server {
-            // The servers themselves.
-            Server::Mgs | Server::SecondMgs => (living + 1 + u64::from(OSTS), cluster.exports(server)),
+            // The servers themselves, and the routers, which renew leases.
+            Server::Mgs | Server::SecondMgs => (living + 1 + u64::from(OSTS + ROUTERS), cluster.exports(server)),
             Server::Mds => (living, cluster.exports(server)),
             Server::Oss(_) => (living + 1, cluster.exports(server)),
         };

@@ -16,8 +16,8 @@ use nacre_wire::ldlm::{
 };
 use nacre_wire::lfsck::{ObjectFacts, ObjectQuery, ObjectRepairs};
 use nacre_wire::mgs::{
-    ChangeReply, Config, ConfigRead, ConfigReply, LeaseQuery, LeaseReply, ReplaceNids, SetParam, TargetReg,
-    TargetRegReply,
+    ChangeReply, Config, ConfigRead, ConfigReply, LeaseQuery, LeaseReply, Renewals, RenewalsReply, ReplaceNids,
+    SetParam, TargetReg, TargetRegReply,
 };
 use nacre_wire::ost::{Create, CreateReply, Destroy};
 use nacre_wire::{Field, Opcode};
@@ -204,6 +204,9 @@ fn the_mgs_is_changed_by_its_servers_and_its_own_node_only() {
         }
         let asked = LeaseQuery { evicted: vec![c.client(0).uuid()], ..LeaseQuery::default() };
         assert_refused(call::<LeaseReply>(&mgs, Opcode::MgsLeases, &asked).await);
+        // Nobody can renew the lease of a client whose cookie he does not know.
+        let guessed = Renewals { exports: (0..1000).collect() };
+        assert_eq!(call::<RenewalsReply>(&mgs, Opcode::MgsRenew, &guessed).await.unwrap().renewed, [] as [u64; 0]);
         let moved = ReplaceNids { target: "nacre-OST0000".into(), nids: vec![here] };
         assert_refused(call::<ChangeReply>(&mgs, Opcode::MgsReplaceNids, &moved).await);
         let asked = ConfigRead { fsname: "nacre".into(), ..ConfigRead::default() };

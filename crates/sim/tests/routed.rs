@@ -44,7 +44,7 @@ impl Site {
         lnet.add_sim_as(&self.servers, ROUTER);
         lnet.add_sim_as(&self.clients, ROUTER);
         let node = Node::new(rt, lnet, faults);
-        node.serve_router(&RouterOptions::default()).unwrap();
+        node.serve_router(&RouterOptions::default(), vec![self.servers.nid(SERVER)]).unwrap();
         node
     }
 

@@ -7,6 +7,7 @@ mod idle;
 mod liveness;
 mod rails;
 mod recovery_small;
+mod renewals;
 mod replay_dual;
 mod replay_ost_single;
 mod replay_single;

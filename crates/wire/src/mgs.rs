@@ -43,6 +43,11 @@ impl Field for Reason {
     }
 }
 
+impl Renewals {
+    /// Most clients that one request names.
+    pub const EXPORTS_MAX: usize = 1 << 16;
+}
+
 impl LeaseQuery {
     /// Most clients that one question asks for.
     pub const ASKED_MAX: usize = 4096;
@@ -176,6 +181,18 @@ message! {
         pub held: Vec<Uuid>,
         /// False in the first time of a start, when each client is taken to hold a lease, because it may not have renewed it yet.
         pub settled: bool,
+    }
+
+    /// MGS_RENEW: a router names clients that have just asked it to renew their leases.
+    pub struct Renewals {
+        /// Cookies of their exports at the MGS; at most [`Renewals::EXPORTS_MAX`].
+        pub exports: Vec<u64>,
+    }
+
+    /// What became of the renewals.
+    pub struct RenewalsReply {
+        /// Those whose leases are renewed, and whose question for news waits at the MGS. The others have to ask themselves.
+        pub renewed: Vec<u64>,
     }
 
     /// Whether a person's change of the configuration was made.

@@ -104,6 +104,8 @@ opcodes! {
     MgsReplaceNids = 257, "MGS_REPLACE_NIDS";
     /// Which clients hold leases, and whose lease has ended.
     MgsLeases = 258, "MGS_LEASES";
+    /// Clients that have asked a router to renew their leases.
+    MgsRenew = 259, "MGS_RENEW";
     /// Is the server there? Also carries last_committed.
     ObdPing = 400, "OBD_PING";
     /// Leases FID sequences.

@@ -102,17 +102,23 @@ impl Cluster {
             }
         }
         let mut cluster = Cluster { plan, mgs_nid: String::new(), daemons: Mutex::new(Vec::new()) };
-        cluster.start_routers()?;
-        cluster.start_servers()?;
+        let mgs_port = free_ports(1)?[0];
+        cluster.start_routers(mgs_port)?;
+        cluster.start_servers(mgs_port)?;
         for n in 1..=cluster.plan.mounts {
             cluster.add_mount(n)?;
         }
         Ok(cluster)
     }
 
-    fn start_routers(&self) -> Outcome {
+    /// Starts the routers, which renew leases at the MGS.
+    fn start_routers(&self, mgs_port: u16) -> Outcome {
+        let at = self.plan.site.server("mgs");
+        let address = at.addresses.first().map_or(ADDRESS, |(address, _)| address);
+        let mgs = format!("{address}:{mgs_port}{}", at.network_suffix());
         for (name, place) in &self.plan.site.routers {
-            let args = ["--faults".to_owned(), "router".to_owned()].into_iter().chain(place.args()).collect();
+            let args =
+                ["--faults", "router", "--mgsnode", &mgs].map(str::to_owned).into_iter().chain(place.args()).collect();
             let mut daemon = Daemon::new(name, &self.plan.nacre, args, &self.plan.root);
             daemon.namespace.clone_from(&place.namespace);
             daemon.start()?;
@@ -122,12 +128,12 @@ impl Cluster {
         Ok(())
     }
 
-    fn start_servers(&mut self) -> Outcome {
+    fn start_servers(&mut self, mgs_port: u16) -> Outcome {
         let (oss_count, osts_each) = self.plan.servers;
-        let mut ports = free_ports(2 + oss_count + self.plan.shared_mgs.len())?.into_iter();
+        let mut ports = free_ports(1 + oss_count + self.plan.shared_mgs.len())?.into_iter();
         let mut port = || ports.next().unwrap_or(0);
         if self.plan.shared_mgs.is_empty() {
-            let (mgs, mgs_port) = (self.target("mgs"), port());
+            let mgs = self.target("mgs");
             self.format("--mgs", 0, &mgs, mgs_port)?;
             self.mgs_nid = self.start_server("mgs", "mgs", mgs_port, &[mgs])?;
         } else {

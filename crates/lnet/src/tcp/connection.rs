@@ -102,6 +102,9 @@ const QUIET: Duration = Duration::from_micros(10);
 const GATHER_MAX: usize = 128;
 /// What a control connection reads at once.
 const READ_AHEAD: usize = 64 << 10;
+/// A reader that waits for the rest of a large payload is woken when this much of it is there: each wake-up costs the sender's
+/// core as much as the copy of 30 KiB.
+const WAKE_AT: usize = 128 << 10;
 /// The most small messages of a connection that may wait for their buffers; then reading stops. It is what a peer has credits
 /// for, because a peer that is not read cannot say what it has taken either, and two such peers of a router, with messages
 /// for each other, would wait for ever.
@@ -455,6 +458,7 @@ async fn run_reader(connection: Arc<Connection>, shared: Arc<Shared>, half: Owne
         told_taken: 0,
         received: 0,
         shared: shared.clone(),
+        wakes_at: 1,
     };
     let Err(e) = reader.run().await;
     match e {
@@ -482,6 +486,8 @@ struct Reader {
     /// Messages that have arrived, modulo 2^32.
     received: u32,
     shared: Arc<Shared>,
+    /// The reader is woken when so many bytes are there.
+    wakes_at: usize,
 }
 
 /// Why no more frames are handled for now.
@@ -507,12 +513,14 @@ impl Reader {
                 pause = match reason {
                     Pause::Large(mut large) => {
                         while large.filled < large.buf.len() {
+                            self.wait_for(large.buf.len() - large.filled);
                             match self.half.read(&mut large.buf[large.filled..]).await? {
                                 0 => return Err(Ended::ByPeer),
                                 n => large.filled += n,
                             }
                             bump(&self.connection.heard);
                         }
+                        self.wait_for(1);
                         self.handle_frame(&large.frame, Bytes::from(large.buf))?.map(Pause::Full)
                     }
                     Pause::Full(room) => {
@@ -523,6 +531,14 @@ impl Reader {
                     }
                 };
             }
+        }
+    }
+
+    /// Has this reader woken when so many bytes are there to be read, or [`WAKE_AT`].
+    fn wait_for(&mut self, missing: usize) {
+        let wake_at = missing.min(WAKE_AT);
+        if wake_at != self.wakes_at && super::set_wake_at(self.half.as_ref(), wake_at).is_ok() {
+            self.wakes_at = wake_at;
         }
     }
 

@@ -596,6 +596,11 @@ fn choose_port_late(socket: &TcpSocket) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
+/// Has readers of the socket woken when so many bytes are there, or when it ends.
+fn set_wake_at(stream: &impl AsRawFd, bytes: usize) -> io::Result<()> {
+    set_option(stream, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes as libc::c_int)
+}
+
 /// Sets an option that socket2 has no function for.
 fn set_option(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let len = size_of_val(&value) as libc::socklen_t;

@@ -61,7 +61,7 @@ impl Builder {
         lnet.add_sim_as(nets.servers, number);
         lnet.add_sim_as(nets.clients, number);
         let node = Node::new(rt, lnet, faults);
-        node.serve_router(&RouterOptions::default()).expect("a new node");
+        node.serve_router(&RouterOptions::default(), self.mgs_nids()).expect("a new node");
         node
     }
 }

@@ -119,7 +119,7 @@ impl Plan {
             lanes: self.lanes,
             ..RouterOptions::default()
         };
-        node.serve_router(&options).map_err(|e| e.to_string())?;
+        node.serve_router(&options, Vec::new()).map_err(|e| e.to_string())?;
         Ok(node)
     }
 

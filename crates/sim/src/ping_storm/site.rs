@@ -51,6 +51,8 @@ impl Size {
 pub(super) struct Site {
     rt: Rt,
     mgs: Nid,
+    /// The MGS's NID as each router reaches it.
+    mgs_of_routers: Vec<Nid>,
     /// The servers' networks.
     fabrics: Vec<SimNet>,
     routers: Vec<Node>,
@@ -90,6 +92,8 @@ const FSNAME: &str = "storm";
 const FILE_BYTES: u64 = 256 << 20;
 const RECORD: u64 = 1 << 20;
 static ZEROES: [u8; RECORD as usize] = [0; RECORD as usize];
+/// A client asks the MGS for news every 19 to 25 s until it knows that a router renews its lease.
+const SETTLED: Duration = Duration::from_secs(40);
 /// Idle clients that are connected at a time.
 const CONNECTED_TOGETHER: usize = 256;
 /// Messages received by all nodes for a write: its request and its reply, and the GET of its data and the REPLY with them, each by
@@ -212,7 +216,7 @@ impl Plan {
         let size = self.size;
         let routers: Vec<Node> = (0..size.routers).map(|router| self.router_node(rt, router)).collect();
         for router in &routers {
-            router.serve_router(&RouterOptions::default()).map_err(|e| e.to_string())?;
+            router.serve_router(&RouterOptions::default(), Vec::new()).map_err(|e| e.to_string())?;
         }
         let mut others = Vec::new();
         for (name, number) in [(TargetName::mgs(), MGS), (TargetName::mdt(FSNAME, MdtIndex(0)), MDS)] {
@@ -253,7 +257,10 @@ impl Site {
         let barrier = Arc::new(Mutex::new(Barrier::new(size.clients)));
         let watched = barrier.clone();
         plan.gni.watch(move |now, node| watched.lock().handle_message(now, node.wrapping_sub(CLIENT)));
-        let site = Site { rt, mgs, fabrics: plan.fabrics, routers, oss, servers, idle, writers, barrier };
+        let mgs_of = |router| plan.fabrics[plan.fabric_of_router(router)].nid(MGS);
+        let mgs_of_routers = (0..size.routers).map(mgs_of).collect();
+        let site =
+            Site { rt, mgs, mgs_of_routers, fabrics: plan.fabrics, routers, oss, servers, idle, writers, barrier };
         // Servers must not ask silent clients how they are, where clients are silent on purpose.
         site.set_at_servers("suppress_pings", "1")?;
         Ok(site)
@@ -269,11 +276,11 @@ impl Site {
         // The paper's nodes have no lanes anywhere.
         let others = self.oss.iter().chain(&self.servers);
         self.clients().chain(others).for_each(|node| node.lnet().set_lanes(tuning.lanes));
-        for router in &self.routers {
+        for (i, router) in self.routers.iter().enumerate() {
             router.end("router").await;
             let options =
                 RouterOptions { small_buffers: tuning.small_buffers, lanes: tuning.lanes, ..RouterOptions::default() };
-            router.serve_router(&options).map_err(|e| e.to_string())?;
+            router.serve_router(&options, vec![self.mgs_of_routers[i]]).map_err(|e| e.to_string())?;
         }
         Ok(())
     }
@@ -309,6 +316,8 @@ impl Site {
             drop(mgc.watch(FSNAME));
             *idle.mgc.lock() = Some(mgc);
         }
+        // By then the last one has found out that routers renew leases, and its question for news waits.
+        self.rt.sleep(SETTLED).await;
         self.set_at_servers("suppress_pings", "0")
     }
 

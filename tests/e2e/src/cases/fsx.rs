@@ -36,7 +36,7 @@ const SIZE_MAX: usize = 6 << 20;
 const OP_MAX: usize = 300_000;
 
 fn exercise(env: &Env, mode: Mode) -> Outcome {
-    let ops = env.pick(5000, 100_000);
+    let ops = env.pick(3000, 100_000);
     let paths =
         if mode == Mode::TwoMounts { vec![env.a.join("fsx"), env.b.join("fsx")] } else { vec![env.a.join("fsx")] };
     let mut fsx = Exerciser::new(&paths, mode, env.seed)?;

@@ -46,7 +46,7 @@ fn with_journal(env: &Env) -> Outcome {
 }
 
 fn cut(env: &Env, journal: bool) -> Outcome {
-    let (points, operations) = (env.pick(40, 1000), env.pick(800, 3000));
+    let (points, operations) = (env.pick(20, 1000), env.pick(800, 3000));
     let plan = Plan { points, seed: env.seed, operations, without: None, journal, answers: Answers::Device };
     let report = run(&env.local, &plan)?;
     println!("    {}", report.to_string().replace('\n', "\n    "));

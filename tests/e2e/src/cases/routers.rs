@@ -242,7 +242,7 @@ fn lose(env: &Env, cluster: &Cluster) -> Outcome {
     let (a, b) = (cluster.mount_point(1), cluster.mount_point(2));
     make_first_file(&a.join("first"))?;
     let mut writer = Writer::start_in(&a, &env.local, env.seed)?;
-    let rounds = env.pick(1, 10);
+    let (rounds, calm) = (env.pick(1, 10), Duration::from_secs(env.pick(3, 5)));
     for (router, how) in (0..rounds).flat_map(|_| {
         [("router1", "kill -9"), ("router2", "stopped in order"), ("router1", "stands still"), ("router2", "kill -9")]
     }) {
@@ -257,13 +257,13 @@ fn lose(env: &Env, cluster: &Cluster) -> Outcome {
         }
         writer.progress(15, PATIENCE).context(format!("without {router}, {how}"))?;
         let without = begin.elapsed();
-        std::thread::sleep(Duration::from_secs(5).saturating_sub(without));
+        std::thread::sleep(calm.saturating_sub(without));
         match how {
             "stands still" => cluster.signal(router, libc::SIGCONT)?,
             _ => cluster.restart(router)?,
         }
         // Until it is used again by all: a dead gateway is asked at longer and longer intervals.
-        std::thread::sleep(Duration::from_secs(5));
+        std::thread::sleep(calm);
         let pause = probe.finish()?;
         println!("    {router}, {how}: longest pause of a program {:.2} s", pause.as_secs_f64());
         ensure!(pause < PAUSE_LIMIT, "{router}, {how}: a program waited {:.2} s", pause.as_secs_f64());

@@ -1,4 +1,4 @@
-//! Servers are killed and started again every 20 s while programs work. Nothing was lost and nothing failed: the programs
+//! Servers are killed and started again every 20 s (10 s in the short profile) while programs work. Nothing was lost and nothing failed: the programs
 //! only notice a pause. What they wrote is read through mounts that had cached nothing of it, since the writing mount's
 //! cache could hide a server's loss. The full profile goes on for 15 minutes.
 
@@ -47,7 +47,6 @@ type Round = fn(&Env, &Path, usize) -> Outcome;
 const PROGRAMS: [(&str, Round); 4] = [("fio", fio), ("dbench", dbench), ("sqlite", sqlite), ("compile", compile)];
 /// What is killed, in turn.
 const VICTIMS: [&str; 3] = ["mds", "oss1", "oss2"];
-const INTERVAL: Duration = Duration::from_secs(20);
 
 fn soak(env: &Env) -> Outcome {
     let enough = AtomicBool::new(false);
@@ -89,9 +88,10 @@ const FRESH_MOUNT: usize = 9;
 
 /// Until the time is over, or a program ended by an error.
 fn kill_in_turn(env: &Env, writer: &mut Writer, has_failed: impl Fn() -> bool) -> Outcome {
-    let (cluster, begin, limit) = (cluster(env)?, Instant::now(), Duration::from_secs(env.pick(40, 900)));
+    let (cluster, begin, limit) = (cluster(env)?, Instant::now(), Duration::from_secs(env.pick(25, 900)));
+    let interval = Duration::from_secs(env.pick(10, 20));
     for victim in VICTIMS.iter().cycle() {
-        let next = Instant::now() + INTERVAL;
+        let next = Instant::now() + interval;
         while Instant::now() < next {
             if has_failed() {
                 bail!("a program ended by itself");

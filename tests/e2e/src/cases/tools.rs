@@ -245,7 +245,7 @@ fn stress_ng(env: &Env) -> Outcome {
         "xattr",
     ];
     let mut stress = Program::new("stress-ng").args(["--temp-path", &text(&env.a), "--verify", "--timeout"]);
-    stress = stress.arg(env.pick("10s", "120s")).args(["--oomable", "--hdd-bytes", "16m", "--iomix-bytes", "16m"]);
+    stress = stress.arg(env.pick("4s", "120s")).args(["--oomable", "--hdd-bytes", "16m", "--iomix-bytes", "16m"]);
     stress = stress.args(["--fallocate-bytes", "16m", "--readahead-bytes", "16m", "--copy-file-bytes", "128m"]);
     for stressor in STRESSORS {
         stress = stress.args([&format!("--{stressor}"), "1"]);

@@ -34,7 +34,7 @@ rm config.log make.log
 const NOT_COMPARED: &str = r"/(Makefile|builddata\.pm|configdata\.pm|[^/]*\.pc|OpenSSLConfig[^/]*\.cmake)$";
 
 fn goals(profile: Profile) -> &'static str {
-    if profile == Profile::Short { "libssl.a" } else { "libcrypto.a libssl.a" }
+    if profile == Profile::Short { "providers/libcommon.a" } else { "libcrypto.a libssl.a" }
 }
 
 /// Where things are kept, one directory for each set of pinned sources.
@@ -51,7 +51,8 @@ fn archive(env: &Env) -> Outcome<PathBuf> {
 /// The checksums that the local disk gave; one file for each compiler, profile and script.
 fn reference(env: &Env) -> Outcome<PathBuf> {
     let compiler = Program::new("cc").arg("--version").run()?.stdout;
-    let hash = compiler.bytes().chain(BUILD.bytes()).fold(0, |h, b| Prng::new(h ^ u64::from(b)).next());
+    let steps = BUILD.bytes().chain(goals(env.profile).bytes());
+    let hash = compiler.bytes().chain(steps).fold(0, |h, b| Prng::new(h ^ u64::from(b)).next());
     Ok(kept(env)?.join(format!("{}-{hash:016x}.sums", env.pick("short", "full"))))
 }
 
