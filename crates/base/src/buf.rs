@@ -157,8 +157,58 @@ impl From<AlignedBuf> for Bytes {
 /// A run of bytes made of shared pieces: what bulk transfers, reads and writes carry. Cloning shares.
 #[derive(Clone, Default, Debug)]
 pub struct Payload {
-    pieces: Vec<Bytes>,
+    pieces: Pieces,
     len: usize,
+}
+
+/// Most messages have one piece, which needs no list, and many wait at the same time.
+#[derive(Clone, Debug)]
+enum Pieces {
+    One(Bytes),
+    /// None, or several.
+    List(Vec<Bytes>),
+}
+
+const _: () = assert!(size_of::<Pieces>() == size_of::<Bytes>(), "a list lies where the piece would");
+
+impl Default for Pieces {
+    fn default() -> Pieces {
+        Pieces::List(Vec::new())
+    }
+}
+
+impl Pieces {
+    fn as_slice(&self) -> &[Bytes] {
+        match self {
+            Pieces::One(one) => std::slice::from_ref(one),
+            Pieces::List(list) => list,
+        }
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        if let Pieces::List(list) = self
+            && !list.is_empty()
+        {
+            return list.push(piece);
+        }
+        *self = match std::mem::take(self) {
+            Pieces::One(first) => Pieces::List(vec![first, piece]),
+            Pieces::List(_) => Pieces::One(piece),
+        };
+    }
+}
+
+impl IntoIterator for Pieces {
+    type Item = Bytes;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<Bytes>, std::vec::IntoIter<Bytes>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        let (one, list) = match self {
+            Pieces::One(one) => (Some(one), Vec::new()),
+            Pieces::List(list) => (None, list),
+        };
+        one.into_iter().chain(list)
+    }
 }
 
 impl Payload {
@@ -189,7 +239,7 @@ impl Payload {
 
     /// The pieces in order; none is empty.
     pub fn pieces(&self) -> &[Bytes] {
-        &self.pieces
+        self.pieces.as_slice()
     }
 
     /// Appends a piece.
@@ -202,8 +252,12 @@ impl Payload {
 
     /// Appends all of `other`.
     pub fn append(&mut self, other: Payload) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
         self.len += other.len;
-        self.pieces.extend(other.pieces);
+        other.pieces.into_iter().for_each(|piece| self.pieces.push(piece));
     }
 
     /// The bytes `offset .. offset + len`, shared. Panics if they are not all there.
@@ -211,7 +265,7 @@ impl Payload {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "slice {offset}+{len} of {}", self.len);
         let mut out = Payload::new();
         let (mut skip, mut want) = (offset, len);
-        for p in &self.pieces {
+        for p in self.pieces() {
             if skip >= p.len() {
                 skip -= p.len();
                 continue;
@@ -236,7 +290,7 @@ impl Payload {
 
     /// All bytes in one piece: shared if there is one piece already, copied otherwise.
     pub fn to_bytes(&self) -> Bytes {
-        match self.pieces.as_slice() {
+        match self.pieces() {
             [] => Bytes::new(),
             [one] => one.clone(),
             many => {
@@ -250,9 +304,9 @@ impl Payload {
 
 impl From<Bytes> for Payload {
     fn from(b: Bytes) -> Payload {
-        // Room for one piece and no more: most messages have no other, and many wait at the same time.
-        let len = b.len();
-        Payload { pieces: if len == 0 { Vec::new() } else { vec![b] }, len }
+        let mut payload = Payload::new();
+        payload.push(b);
+        payload
     }
 }
 
@@ -264,7 +318,7 @@ impl From<Vec<u8>> for Payload {
 
 impl PartialEq for Payload {
     fn eq(&self, other: &Payload) -> bool {
-        self.len == other.len && self.pieces.iter().flatten().eq(other.pieces.iter().flatten())
+        self.len == other.len && self.pieces().iter().flatten().eq(other.pieces().iter().flatten())
     }
 }
 

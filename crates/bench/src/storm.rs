@@ -151,7 +151,7 @@ impl Crowd {
             // Any request connects; it is not repeated afterwards.
             let options = CallOptions { deadline: Some(PATIENCE), ..CallOptions::default() };
             let asked = import.call::<StatFs>(Opcode::OstStatfs, &(), options).await;
-            asked.map(drop).map_err(|e| format!("{}: {e}", import.config().target))
+            asked.map(drop).map_err(|e| format!("{}: {e}", import.target().name))
         })
         .await?;
         let fsname = args.source.fsname.clone();

@@ -19,7 +19,7 @@ use nacre_base::{FxHashMap, Nid, Time};
 use std::collections::VecDeque;
 
 /// The credits of one interface and of the peers behind it. `T` is a message.
-pub(crate) struct Credits<T> {
+pub(crate) struct Credits<T: Packable> {
     interface: Gate<(Nid, Taken, T)>,
     peers: FxHashMap<Nid, Gate<T>>,
     peer_credits: u32,
@@ -30,11 +30,40 @@ pub(crate) struct Credits<T> {
     /// Most messages that wait for one peer, and their bytes; more are refused.
     queue_max: usize,
     queue_bytes_max: usize,
+    /// Messages of a lane that wait for one peer as they are; further ones wait packed.
+    unpacked_max: usize,
     /// Whether purposes have lanes of their own.
     lanes: bool,
     /// Times that messages waited for a credit of their peer, and of the interface.
     peer_waits: WaitTimes,
     interface_waits: WaitTimes,
+}
+
+/// Something that waits for credits, perhaps together with many others.
+pub(crate) trait Packable: Sized {
+    /// The same in less memory.
+    type Packed;
+
+    /// Packs it; gives it back if that is not worth it.
+    fn pack(self) -> Result<Self::Packed, Self>;
+
+    fn unpack(packed: Self::Packed) -> Self;
+}
+
+impl<T: Packable> Packable for (Nid, Taken, T) {
+    type Packed = (Nid, Taken, T::Packed);
+
+    fn pack(self) -> Result<Self::Packed, Self> {
+        let (peer, taken, item) = self;
+        match item.pack() {
+            Ok(packed) => Ok((peer, taken, packed)),
+            Err(item) => Err((peer, taken, item)),
+        }
+    }
+
+    fn unpack((peer, taken, packed): Self::Packed) -> Self {
+        (peer, taken, T::unpack(packed))
+    }
 }
 
 /// What becomes of a message.
@@ -59,7 +88,7 @@ pub(crate) struct Pass {
 /// A message that may go now, with what it holds.
 pub(crate) type Released<T> = (T, Pass);
 
-impl<T> Credits<T> {
+impl<T: Packable> Credits<T> {
     pub(crate) fn new(credits: u32, peer_credits: u32, queue_max: usize, queue_bytes_max: usize) -> Credits<T> {
         assert!(credits > 0 && peer_credits > 0, "without credits nothing can be sent");
         let (peers, peer_credits_max) = (FxHashMap::default(), peer_credits);
@@ -71,6 +100,7 @@ impl<T> Credits<T> {
             untaken: 0,
             queue_max,
             queue_bytes_max,
+            unpacked_max: usize::MAX,
             lanes: false,
             peer_waits: WaitTimes::default(),
             interface_waits: WaitTimes::default(),
@@ -82,6 +112,12 @@ impl<T> Credits<T> {
     /// the peer need not be asked what it has taken.
     pub(crate) fn with_growth(mut self, max: u32) -> Credits<T> {
         self.peer_credits_max = max.max(self.peer_credits);
+        self
+    }
+
+    /// Has messages that wait for a peer behind so many others of their lane wait packed.
+    pub(crate) fn with_unpacked(mut self, max: usize) -> Credits<T> {
+        self.unpacked_max = max;
         self
     }
 
@@ -160,7 +196,7 @@ impl<T> Credits<T> {
         if !is_bounded && gate.is_full(lane, self.queue_max, self.queue_bytes_max) {
             return Admission::Full(message);
         }
-        match gate.take(lane, bytes, message, now) {
+        match gate.take(lane, (bytes, self.unpacked_max), message, now) {
             // Few messages wait here, as each holds a credit of its peer.
             Some((credit, message)) => self
                 .enter_interface(peer, credit, message, now)
@@ -172,7 +208,8 @@ impl<T> Credits<T> {
     /// A message that holds a credit of its peer wants one of the interface.
     fn enter_interface(&mut self, peer: Nid, credit: Taken, message: T, now: Time) -> Option<Released<T>> {
         let lane = credit.lane();
-        let (interface, (_, peer, message)) = self.interface.take(lane, 0, (peer, credit, message), now)?;
+        let (interface, (_, peer, message)) =
+            self.interface.take(lane, (0, usize::MAX), (peer, credit, message), now)?;
         Some((message, Pass { peer, interface }))
     }
 
@@ -288,25 +325,43 @@ impl<T> Credits<T> {
 }
 
 /// Credits, and the messages that wait for one.
-struct Gate<T> {
+struct Gate<T: Packable> {
     stock: Stock,
     /// Made when the first message waits, because most peers are never short of credits.
     waiting: Option<Box<Waiting<T>>>,
 }
 
-struct Waiting<T> {
+struct Waiting<T: Packable> {
     lanes: [VecDeque<Waiter<T>>; Purpose::COUNT],
     /// Bytes of the messages that wait in each lane.
     bytes: [usize; Purpose::COUNT],
 }
 
-struct Waiter<T> {
+struct Waiter<T: Packable> {
     since: Time,
     bytes: usize,
-    item: T,
+    item: Item<T>,
 }
 
-impl<T> Gate<T> {
+enum Item<T: Packable> {
+    Whole(T),
+    Packed(T::Packed),
+}
+
+impl<T: Packable> Item<T> {
+    fn packed(item: T) -> Item<T> {
+        item.pack().map_or_else(Item::Whole, Item::Packed)
+    }
+
+    fn unpacked(self) -> T {
+        match self {
+            Item::Whole(item) => item,
+            Item::Packed(packed) => T::unpack(packed),
+        }
+    }
+}
+
+impl<T: Packable> Gate<T> {
     fn new(max: u32, lanes: bool) -> Gate<T> {
         Gate { stock: Stock::new(max, lanes), waiting: None }
     }
@@ -317,7 +372,8 @@ impl<T> Gate<T> {
         waiting.is_some_and(|w| w.lanes[lane].len() >= queue_max || w.bytes[lane] >= queue_bytes_max)
     }
 
-    fn take(&mut self, lane: usize, bytes: usize, item: T, now: Time) -> Option<(Taken, T)> {
+    /// Takes a credit for something of so many bytes, which waits if there is none: packed, if so many wait in its lane already.
+    fn take(&mut self, lane: usize, (bytes, unpacked_max): (usize, usize), item: T, now: Time) -> Option<(Taken, T)> {
         // Those that wait already go first.
         let is_next = self.waiting.as_deref().is_none_or(|waiting| waiting.lanes[lane].is_empty());
         let passed = match is_next.then(|| self.stock.take(lane)).flatten() {
@@ -325,6 +381,8 @@ impl<T> Gate<T> {
             None => {
                 self.stock.wait();
                 let waiting = self.waiting.get_or_insert_default();
+                let is_packed = waiting.lanes[lane].len() >= unpacked_max;
+                let item = if is_packed { Item::packed(item) } else { Item::Whole(item) };
                 waiting.lanes[lane].push_back(Waiter { since: now, bytes, item });
                 waiting.bytes[lane] += bytes;
                 None
@@ -354,7 +412,7 @@ impl<T> Gate<T> {
         waiting.bytes[lane] -= bytes;
         self.stock.stop_waiting(1);
         waits.add(now.since(since));
-        Some((taken, item))
+        Some((taken, item.unpacked()))
     }
 
     /// Panics if a credit was lost or made, or if messages were lost.
@@ -374,7 +432,7 @@ impl<T> Gate<T> {
     }
 }
 
-impl<T> Default for Waiting<T> {
+impl<T: Packable> Default for Waiting<T> {
     fn default() -> Waiting<T> {
         Waiting { lanes: Default::default(), bytes: Default::default() }
     }
@@ -392,6 +450,19 @@ mod tests {
     const B: Nid = Nid::sim(2);
     const BULK: Purpose = Purpose::Bulk;
     const CANCEL: Purpose = Purpose::Callbacks;
+
+    /// Odd messages can be packed.
+    impl Packable for i32 {
+        type Packed = String;
+
+        fn pack(self) -> Result<String, i32> {
+            if self % 2 == 0 { Err(self) } else { Ok(self.to_string()) }
+        }
+
+        fn unpack(packed: String) -> i32 {
+            packed.parse().unwrap()
+        }
+    }
 
     #[derive(Debug, PartialEq, Eq)]
     enum Outcome {
@@ -411,7 +482,7 @@ mod tests {
 
     impl Books {
         fn new(credits: u32, peer_credits: u32, queue_max: usize, queue_bytes_max: usize) -> Books {
-            let credits = Credits::new(credits, peer_credits, queue_max, queue_bytes_max);
+            let credits = Credits::new(credits, peer_credits, queue_max, queue_bytes_max).with_unpacked(1);
             Books { credits, peers: BTreeMap::new(), in_hand: Vec::new(), sent: Vec::new(), now: Time::ZERO }
         }
 
@@ -702,7 +773,7 @@ mod tests {
     /// A router's buffers bound the messages that it passes on, so its queues need no limit of their own.
     #[test]
     fn what_is_bounded_otherwise_is_never_refused() {
-        let mut c = Credits::new(8, 1, 1, 1000);
+        let mut c: Credits<i32> = Credits::new(8, 1, 1, 1000);
         let mut send = |is_bounded| c.handle_send(A, (BULK, is_bounded), 1, 0, Time::ZERO);
         assert!(matches!(send(false), Admission::Go(..)) && matches!(send(false), Admission::Queued));
         assert!(matches!(send(false), Admission::Full(_)) && matches!(send(true), Admission::Queued));

@@ -155,10 +155,18 @@ pub(crate) fn crc32c(parts: &[&[u8]]) -> u32 {
 
 /// Encodes a message header.
 pub(crate) fn encode(f: &FrameHeader) -> [u8; HEADER_LEN] {
+    let mut b = encode_fields(f);
+    b[0..4].copy_from_slice(&MAGIC);
+    let crc = crc32c(&[&b[..CHECKSUM_AT]]);
+    b[CHECKSUM_AT..].copy_from_slice(&crc.to_le_bytes());
+    b
+}
+
+/// The header without its magic and its checksum.
+pub(crate) fn encode_fields(f: &FrameHeader) -> [u8; HEADER_LEN] {
     assert!(f.payload_len <= MAX_PAYLOAD, "payload of {} bytes was not cut", f.payload_len);
     let h = &f.header;
     let mut b = [0; HEADER_LEN];
-    b[0..4].copy_from_slice(&MAGIC);
     b[4] = h.kind as u8;
     b[5] = u8::from(f.payload_checksum.is_some()) * FLAG_PAYLOAD_CHECKSUM
         + u8::from(f.want_bulk) * FLAG_WANT_BULK
@@ -180,8 +188,6 @@ pub(crate) fn encode(f: &FrameHeader) -> [u8; HEADER_LEN] {
         slot.copy_from_slice(&us.to_le_bytes());
     }
     b[120..CHECKSUM_AT].copy_from_slice(&f.taken.to_le_bytes());
-    let crc = crc32c(&[&b[..CHECKSUM_AT]]);
-    b[CHECKSUM_AT..].copy_from_slice(&crc.to_le_bytes());
     b
 }
 
@@ -193,6 +199,11 @@ pub(crate) fn decode(b: &[u8; HEADER_LEN]) -> Result<FrameHeader, FrameError> {
     if u32_at(b, CHECKSUM_AT) != crc32c(&[&b[..CHECKSUM_AT]]) {
         return Err(FrameError::HeaderChecksum);
     }
+    decode_fields(b)
+}
+
+/// Decodes a header whose magic and checksum do not matter.
+pub(crate) fn decode_fields(b: &[u8; HEADER_LEN]) -> Result<FrameHeader, FrameError> {
     let payload_len = u32_at(b, 8);
     if payload_len as usize > MAX_PAYLOAD {
         return Err(FrameError::Length(payload_len));

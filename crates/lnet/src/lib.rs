@@ -36,6 +36,7 @@ mod lo;
 mod message;
 mod node;
 mod options;
+mod packed;
 mod params;
 mod peers;
 mod places;

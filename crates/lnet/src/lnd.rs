@@ -5,10 +5,11 @@
 //! exactly once for every message it was given either `Outbound::complete` or, if it hears later that the peer has taken the
 //! message, `Outbound::sent`.
 
-use crate::credits::Pass;
+use crate::credits::{Packable, Pass};
 use crate::error::LnetError;
 use crate::message::{Header, Message};
 use crate::node::{Interface, LnetNode};
+use crate::packed::Packed;
 use crate::router::Held;
 use crate::status::bump;
 use crate::stock::Taken;
@@ -105,6 +106,75 @@ pub(crate) struct Sending {
     /// How often it was given to another gateway, or another NID, because its own was lost.
     pub(crate) retries: u8,
     completed: bool,
+}
+
+/// An [`Outbound`] that waits with many others. It owes the same, and dropping it counts as a lost peer, too.
+pub(crate) struct PackedOutbound(Option<Box<PackedSending>>);
+
+struct PackedSending {
+    node: Arc<LnetNode>,
+    interface: Arc<Interface>,
+    next_hop: Nid,
+    message: Packed,
+    started: Time,
+    waiter: Waiter,
+    is_by_rail: bool,
+    retries: u8,
+}
+
+impl Packable for Outbound {
+    type Packed = PackedOutbound;
+
+    fn pack(mut self) -> Result<PackedOutbound, Outbound> {
+        // What a router passes on is bounded by its buffers.
+        let is_own = self.held.is_none() && self.credits.is_none() && !self.completed;
+        let Some(message) = Packed::pack(&self.message).filter(|_| is_own) else { return Err(self) };
+        let packed = PackedSending {
+            node: self.node.clone(),
+            interface: self.interface.clone(),
+            next_hop: self.next_hop,
+            message,
+            started: self.started,
+            waiter: std::mem::replace(&mut self.waiter, Waiter::Nobody),
+            is_by_rail: self.is_by_rail,
+            retries: self.retries,
+        };
+        // The packed one owes the completion now.
+        self.completed = true;
+        Ok(PackedOutbound(Some(Box::new(packed))))
+    }
+
+    fn unpack(mut packed: PackedOutbound) -> Outbound {
+        packed.0.take().expect("it is unpacked once").unpacked()
+    }
+}
+
+impl PackedSending {
+    fn unpacked(self) -> Outbound {
+        let PackedSending { node, interface, next_hop, message, started, waiter, is_by_rail, retries } = self;
+        let message = message.unpack();
+        Outbound(Box::new(Sending {
+            node,
+            interface,
+            next_hop,
+            payload_len: message.payload.len(),
+            message,
+            started,
+            waiter,
+            credits: None,
+            credits_are_low: false,
+            held: None,
+            is_by_rail,
+            retries,
+            completed: false,
+        }))
+    }
+}
+
+impl Drop for PackedOutbound {
+    fn drop(&mut self) {
+        drop(self.0.take().map(|packed| packed.unpacked()));
+    }
 }
 
 /// What a driver is told when a message that arrived has been taken: when it is with whom it is for or, on a router, when it

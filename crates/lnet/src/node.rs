@@ -210,7 +210,8 @@ impl LnetNode {
     pub(crate) fn add_interface(self: &Arc<Self>, nid: Nid, lnd: Arc<dyn Lnd>) {
         let o = &self.options;
         let mut credits = Credits::new(o.credits, o.peer_credits, o.peer_queue_max, o.peer_queue_bytes_max)
-            .with_growth(o.peer_credits_max);
+            .with_growth(o.peer_credits_max)
+            .with_unpacked(o.peer_queue_unpacked_max);
         let released = credits.set_lanes(self.lanes.load(Ordering::Relaxed), self.rt.now());
         assert!(released.is_empty(), "nothing was sent yet");
         self.interfaces.write().push(Arc::new(Interface::new(nid, lnd, credits, o.peers_max)));

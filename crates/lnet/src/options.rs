@@ -24,6 +24,9 @@ pub struct LnetOptions {
     /// Bytes of these messages; with more, further ones are refused, too. Replies may be large, and a peer that takes none
     /// would otherwise have this node keep them all.
     pub peer_queue_bytes_max: usize,
+    /// Messages of a lane that wait for a credit of one peer as they are; further small ones wait packed, which takes time and a third
+    /// of the memory. Default: all wait as they are. A simulation has millions that wait.
+    pub peer_queue_unpacked_max: usize,
     /// Peers remembered per interface; beyond, idle ones are forgotten, with their statistics.
     pub peers_max: usize,
     /// Checksums (CRC32C) over the payload of messages. Headers always have one.
@@ -76,6 +79,7 @@ impl Default for LnetOptions {
             lanes: true,
             peer_queue_max: 65_536,
             peer_queue_bytes_max: 256 << 20,
+            peer_queue_unpacked_max: usize::MAX,
             peers_max: 131_072,
             checksums: true,
             bulk_checksums: false,

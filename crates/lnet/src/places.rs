@@ -14,16 +14,25 @@ struct Held<K> {
     each_max: usize,
     /// Most places of all peers.
     all_max: usize,
-    /// Places taken by each peer that has any.
-    by_peer: FxHashMap<K, usize>,
+    /// The peers that have any.
+    by_peer: FxHashMap<K, Taken<K>>,
     all: usize,
 }
 
-/// A place, free again when it is dropped.
-pub struct Place<K: Copy + Eq + Hash> {
+/// Places that a peer has taken.
+struct Taken<K> {
+    count: usize,
+    holder: Arc<Holder<K>>,
+}
+
+/// What the places of a peer have in common.
+struct Holder<K> {
     places: Places<K>,
     peer: K,
 }
+
+/// A place, free again when it is dropped. It is one pointer, because a node may have a hundred thousand of them.
+pub struct Place<K: Copy + Eq + Hash>(Arc<Holder<K>>);
 
 impl<K: Copy + Eq + Hash> Places<K> {
     /// Makes `all_max` places, of which each peer may hold `each_max`.
@@ -35,23 +44,26 @@ impl<K: Copy + Eq + Hash> Places<K> {
     /// Takes a place; `None` if all are taken, or the peer has too many.
     pub fn take(&self, peer: K) -> Option<Place<K>> {
         let mut held = self.0.lock();
-        let of_peer = held.by_peer.get(&peer).copied().unwrap_or(0);
+        let of_peer = held.by_peer.get(&peer).map_or(0, |taken| taken.count);
         if of_peer >= held.each_max || held.all >= held.all_max {
             return None;
         }
-        held.by_peer.insert(peer, of_peer + 1);
         held.all += 1;
-        Some(Place { places: self.clone(), peer })
+        let holder = || Arc::new(Holder { places: self.clone(), peer });
+        let taken = held.by_peer.entry(peer).or_insert_with(|| Taken { count: 0, holder: holder() });
+        taken.count += 1;
+        Some(Place(taken.holder.clone()))
     }
 }
 
 impl<K: Copy + Eq + Hash> Drop for Place<K> {
     fn drop(&mut self) {
-        let mut held = self.places.0.lock();
-        let of_peer = held.by_peer.get_mut(&self.peer).expect("a place that is taken is counted");
-        *of_peer -= 1;
-        if *of_peer == 0 {
-            held.by_peer.remove(&self.peer);
+        let Holder { places, peer } = &*self.0;
+        let mut held = places.0.lock();
+        let taken = held.by_peer.get_mut(peer).expect("a place that is taken is counted");
+        taken.count -= 1;
+        if taken.count == 0 {
+            held.by_peer.remove(peer);
         }
         held.all -= 1;
         assert!(held.all >= held.by_peer.len(), "each peer that is counted has a place");

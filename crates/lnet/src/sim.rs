@@ -9,11 +9,12 @@ use crate::error::LnetError;
 use crate::lnd::{Lnd, Outbound, Receipt};
 use crate::message::Message;
 use crate::node::LnetNode;
+use crate::packed::Packed;
 use nacre_base::{FxHashMap, Network, Nid, Prng, Time};
 use nacre_rt::Rt;
 use parking_lot::{Mutex, MutexGuard};
-use slab::Slab;
-use std::cmp::Reverse;
+use std::cmp::Ordering;
+use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr};
@@ -144,7 +145,6 @@ impl SimNet {
             in_order: FxHashMap::default(),
             cuts: Vec::new(),
             heap: BinaryHeap::new(),
-            events: Slab::new(),
             sequence: 0,
             sleeping_until: Time::FAR_FUTURE,
             stats: SimNetStats::default(),
@@ -236,7 +236,7 @@ impl SimNet {
     /// Makes `fault` happen at `at`.
     pub fn schedule(&self, at: Time, fault: SimFault) {
         let mut s = self.0.state.lock();
-        let wake = s.push(at, Event::Fault(fault));
+        let wake = s.push(at, Event::Fault(Box::new(fault)));
         drop(s);
         self.0.wake(wake);
     }
@@ -330,9 +330,7 @@ struct State {
     /// When the last message of a link arrives, for links with jitter.
     in_order: FxHashMap<(u32, u32), Time>,
     cuts: Vec<(BTreeSet<u32>, BTreeSet<u32>)>,
-    /// (time, sequence number, event): the sequence keeps equal times in the order they were made.
-    heap: BinaryHeap<Reverse<(Time, u64, usize)>>,
-    events: Slab<Event>,
+    heap: BinaryHeap<Due>,
     sequence: u64,
     sleeping_until: Time,
     stats: SimNetStats,
@@ -362,37 +360,88 @@ struct Member {
     delivered_until: Time,
 }
 
+/// An event and its time. Those with the earliest time are the greatest, in the order in which they were made.
+struct Due {
+    at: Time,
+    sequence: u64,
+    event: Event,
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Due) -> Ordering {
+        (other.at, other.sequence).cmp(&(self.at, self.sequence))
+    }
+}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Due) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Due) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Due {}
+
+/// What happens. The heap moves events, so each is a pointer.
 enum Event {
     /// The sender is done with a message; it costs an event of its own only where bandwidth is limited.
     Sent(Outbound),
     /// The sender hears that nobody takes the message.
     Refused(Outbound),
     /// A message reaches its receiver's end of the network.
-    Arrive(Flight),
+    Arrive(Box<Flight>),
     /// It has been received entirely.
-    Deliver(Flight),
-    Fault(SimFault),
+    Deliver(Box<Flight>),
+    Fault(Box<SimFault>),
 }
+
+const _: () = assert!(size_of::<Due>() == 32, "an event is a pointer");
 
 /// What comes of a message that reached its receiver's end.
 enum Arrival {
     /// It comes in at the bandwidth that there is.
     Later,
     /// It is there.
-    At(Arc<LnetNode>, Flight),
+    At(Arc<LnetNode>, Box<Flight>),
     /// Nobody gets it.
     Lost(Option<Outbound>),
 }
 
 struct Flight {
-    message: Message,
+    cargo: Cargo,
     /// Bytes of the message on the wire.
-    bytes: u64,
+    bytes: u32,
+    payload_len: u32,
     from: u32,
     to: u32,
     lives: (u32, u32),
     /// What its sender waits for, where credits do not come back before.
     unreturned: Option<Outbound>,
+}
+
+/// The message of a flight.
+enum Cargo {
+    Whole(Box<Message>),
+    Packed(Packed),
+}
+
+/// Room for further events that the heap gets at least, when it is full.
+const HEAP_ROOM: usize = 64;
+/// With more events to come, messages are packed, which takes the simulation longer and a third of the memory.
+const EVENTS_UNPACKED_MAX: usize = 512;
+
+impl Cargo {
+    fn message(self) -> Message {
+        match self {
+            Cargo::Whole(message) => *message,
+            Cargo::Packed(packed) => packed.unpack(),
+        }
+    }
 }
 
 /// A node's connection to the network. Weak: messages under way hold their sender, and would keep the network alive.
@@ -455,14 +504,17 @@ impl Shared {
                 let lives = (life, s.nodes.get(&to).map_or(0, |m| m.life));
                 if let Some(message) = message.arrive_unframed() {
                     s.note_delivery(from, life, arrives);
+                    let count = |bytes| u32::try_from(bytes).expect("a message is much smaller than 4 GiB");
+                    let (bytes, payload_len) = (count(bytes), count(message.payload.len() as u64));
+                    let cargo = s.load(message);
+                    let mut flight = Box::new(Flight { cargo, bytes, payload_len, from, to, lives, unreturned: None });
                     if s.options.credits_return != CreditsReturn::Sent {
-                        let flight = Flight { message, bytes, from, to, lives, unreturned: Some(out) };
+                        flight.unreturned = Some(out);
                         wake |= s.push(arrives, Event::Arrive(flight));
                         drop(s);
                         return self.wake(wake);
                     }
-                    wake |=
-                        s.push(arrives, Event::Arrive(Flight { message, bytes, from, to, lives, unreturned: None }));
+                    wake |= s.push(arrives, Event::Arrive(flight));
                 }
             }
             None => s.stats.lost += 1,
@@ -538,8 +590,11 @@ impl State {
 
     /// Adds an event; whether the task must be woken for it.
     fn push(&mut self, at: Time, event: Event) -> bool {
-        let slot = self.events.insert(event);
-        self.heap.push(Reverse((at, self.sequence, slot)));
+        if self.heap.len() == self.heap.capacity() {
+            // Twice the room for millions of events would be too much.
+            self.heap.reserve_exact(self.heap.len() / 4 + HEAP_ROOM);
+        }
+        self.heap.push(Due { at, sequence: self.sequence, event });
         self.sequence += 1;
         let earlier = at < self.sleeping_until;
         if earlier {
@@ -550,24 +605,26 @@ impl State {
 
     /// The next event that is due, or the time of the next, which is noted as the time slept until.
     fn pop(&mut self, now: Time) -> Result<Event, Time> {
-        match self.heap.peek() {
-            Some(Reverse((at, _, slot))) if *at <= now => {
-                let event = self.events.remove(*slot);
-                self.heap.pop();
-                Ok(event)
-            }
+        match self.heap.peek_mut() {
+            Some(next) if next.at <= now => Ok(PeekMut::pop(next).event),
             next => {
-                self.sleeping_until = next.map_or(Time::FAR_FUTURE, |Reverse((at, ..))| *at);
+                self.sleeping_until = next.map_or(Time::FAR_FUTURE, |next| next.at);
                 Err(self.sleeping_until)
             }
         }
     }
 
+    /// The message as it waits for its time.
+    fn load(&self, message: Message) -> Cargo {
+        let packed = if self.heap.len() < EVENTS_UNPACKED_MAX { None } else { Packed::pack(&message) };
+        packed.map_or_else(|| Cargo::Whole(Box::new(message)), Cargo::Packed)
+    }
+
     /// A message has reached its receiver's end; the node that it is for, when it has come in entirely.
-    fn arrive(&mut self, flight: Flight, now: Time) -> Arrival {
-        let Some(member) = self.nodes.get_mut(&flight.to) else { return self.lose(flight) };
+    fn arrive(&mut self, flight: Box<Flight>, now: Time) -> Arrival {
+        let Some(member) = self.nodes.get_mut(&flight.to) else { return self.lose(*flight) };
         // A message alone takes no longer for having a receiver: its bytes come in as they went out.
-        let takes = transmission(flight.bytes, member.bandwidth);
+        let takes = transmission(flight.bytes.into(), member.bandwidth);
         member.received_until = (member.received_until + takes).max(now);
         let at = member.received_until;
         if at > now {
@@ -582,17 +639,17 @@ impl State {
         self.watch.iter().for_each(|watch| watch(now, node));
     }
 
-    fn deliver(&mut self, flight: Flight, now: Time) -> Arrival {
+    fn deliver(&mut self, flight: Box<Flight>, now: Time) -> Arrival {
         let life = |n: u32| self.nodes.get(&n).map(|m| m.life);
         let alive = (life(flight.from), life(flight.to)) == (Some(flight.lives.0), Some(flight.lives.1));
         if !alive || self.is_cut(flight.from, flight.to) {
-            return self.lose(flight);
+            return self.lose(*flight);
         }
         let node = self.nodes.get(&flight.to).and_then(|m| m.node.upgrade()).filter(|n| !n.rt.is_dead());
-        let Some(node) = node else { return self.lose(flight) };
+        let Some(node) = node else { return self.lose(*flight) };
         self.tell_watch(now, flight.to);
         self.stats.delivered += 1;
-        self.stats.bytes += flight.message.payload.len() as u64;
+        self.stats.bytes += u64::from(flight.payload_len);
         Arrival::At(node, flight)
     }
 
@@ -663,7 +720,7 @@ fn handle(net: &Arc<Shared>, mut s: MutexGuard<'_, State>, event: Event, now: Ti
             let peer = out.next_hop;
             return out.complete(Err(LnetError::PeerDown(peer)));
         }
-        Event::Fault(fault) => return s.apply(fault),
+        Event::Fault(fault) => return s.apply(*fault),
         Event::Arrive(flight) => s.arrive(flight, now),
         Event::Deliver(flight) => s.deliver(flight, now),
     };
@@ -677,7 +734,9 @@ fn handle(net: &Arc<Shared>, mut s: MutexGuard<'_, State>, event: Event, now: Ti
     match arrival {
         Arrival::Later => {}
         Arrival::Lost(out) => out.into_iter().for_each(|out| out.complete(Ok(()))),
-        Arrival::At(node, Flight { message, from, to, unreturned, .. }) => {
+        Arrival::At(node, flight) => {
+            let Flight { cargo, from, to, unreturned, .. } = *flight;
+            let message = cargo.message();
             let receipt = match (unreturned, credits_return) {
                 (Some(out), CreditsReturn::Taken) => {
                     let net = Arc::downgrade(net);

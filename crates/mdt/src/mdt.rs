@@ -653,7 +653,7 @@ impl Service for Mdt {
             Ok::<(), Errno>(())
         };
         if let Err(error) = destroyed.await {
-            tracing::warn!(mdt = %self.target.name(), client = %export.client, %error, "orphans stay until the next start");
+            tracing::warn!(mdt = %self.target.name(), client = %export.client(), %error, "orphans stay until the next start");
         }
     }
 }

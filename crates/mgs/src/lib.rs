@@ -379,12 +379,12 @@ impl Service for Mgs {
     }
 
     async fn connected(&self, export: &Arc<Export>, _: &ConnectData, _: &mut ConnectData) -> Result<(), Errno> {
-        self.leases.lock().begin(export.client, export.cookie);
+        self.leases.lock().begin(export.client(), export.cookie);
         Ok(())
     }
 
     async fn disconnected(&self, export: &Arc<Export>) {
-        if self.leases.lock().end(export.client, export.cookie) {
+        if self.leases.lock().end(export.client(), export.cookie) {
             self.ended.send_modify(|n| *n += 1);
         }
     }
@@ -394,8 +394,8 @@ impl Service for Mgs {
 /// to wait longer.
 async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
     let asked: ConfigRead = request.decode()?;
-    if mgs.leases.lock().handle_asking(request.export.client, mgs.target.rt().now()) {
-        mgs.end_lease(request.export.client);
+    if mgs.leases.lock().handle_asking(request.export.client(), mgs.target.rt().now()) {
+        mgs.end_lease(request.export.client());
     }
     let wait = Duration::from_millis(asked.wait_ms.into()).min(LONG_WATCH_MAX);
     if wait > WATCH_MAX {
@@ -453,7 +453,7 @@ async fn look_for_silent(mgs: Weak<Mgs>, rt: Rt) {
 async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
     let query: LeaseQuery = request.decode()?;
     let (export, rt) = (&request.export, mgs.target.rt());
-    let listed = || async { Ok(mgs.is_listed(export.client, &export.client_name, request.identity.nid).await?) };
+    let listed = || async { Ok(mgs.is_listed(export.client(), export.client_name(), request.identity.nid).await?) };
     let is_server = mgs.unless_abandoned(&request, listed).await.map_err(logged)?;
     // Only servers learn of clients, or have their leases ended.
     if !is_server && mgs.origin(&request) != From::Here {

@@ -171,7 +171,7 @@ impl Objects {
         assert!(response.transno != Transno(0), "a change of data has a transaction");
         let committed = self.target.last_committed();
         let mut uncommitted = object.uncommitted.lock();
-        uncommitted.handle_change(ranges, request.export.client, response.transno, committed);
+        uncommitted.handle_change(ranges, request.export.client(), response.transno, committed);
     }
 
     /// Waits until changes of `ranges` by other clients are committed, so that no crash can undo what the client of
@@ -183,7 +183,7 @@ impl Objects {
         request: &ServerRequest,
     ) -> Result<(), Errno> {
         let committed = self.target.last_committed();
-        let is_seen = object.uncommitted.lock().is_seen_by(ranges, request.export.client, committed);
+        let is_seen = object.uncommitted.lock().is_seen_by(ranges, request.export.client(), committed);
         if is_seen {
             self.target.commit().await?;
         }

@@ -4,6 +4,7 @@
 //! network latency`. A server that needs longer sends an early reply 5 s before the deadline, which gives it 30 s more.
 
 use nacre_base::Time;
+use nacre_wire::Lane;
 use std::time::Duration;
 
 /// Default of `at_min`, the shortest service estimate used.
@@ -25,23 +26,27 @@ const BIN_NANOS: u64 = AT_HISTORY.as_nanos() as u64 / BINS as u64;
 #[derive(Debug, Clone, Default)]
 pub struct Estimator(Option<Box<Bins>>);
 
+/// Times are in whole microseconds, rounded up; a time of more than 71 minutes, which is longer than any timeout, counts as 71 minutes.
 #[derive(Debug, Clone, Default)]
 struct Bins {
-    /// Numbers of the bins' periods, newest first.
-    periods: [u32; BINS],
-    /// The worst time in each, in nanoseconds.
-    worst_in: [u64; BINS],
-    /// The worst time ever, in nanoseconds, and when it was measured.
-    worst: u64,
+    /// Number of the period of the latest sample.
+    newest: u32,
+    /// The worst time in each of the last periods, by number modulo their number; 0 if nothing was measured in it.
+    worst_in: [u32; BINS],
+    /// The worst time ever, and when it was measured.
+    worst: u32,
     worst_at: Time,
 }
+
+const _: () = assert!(size_of::<Bins>() == 32, "each import has one for its network");
+const _: () = assert!(AT_MAX.as_micros() < u32::MAX as u128, "estimates fit into 32 bits");
 
 impl Estimator {
     /// A request took `sample`.
     pub fn handle_sample(&mut self, now: Time, sample: Duration) {
         if self.0.is_some() || !sample.is_zero() {
-            let nanos = u64::try_from(sample.as_nanos()).unwrap_or(u64::MAX);
-            self.0.get_or_insert_default().add(now, nanos);
+            let micros = u32::try_from(sample.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX);
+            self.0.get_or_insert_default().add(now, micros);
         }
     }
 
@@ -55,29 +60,50 @@ impl Estimator {
 
     /// The worst time ever, and when it was measured.
     pub fn worst(&self) -> (Duration, Time) {
-        self.0.as_ref().map(|bins| (Duration::from_nanos(bins.worst), bins.worst_at)).unwrap_or_default()
+        self.0.as_ref().map(|bins| (Duration::from_micros(bins.worst.into()), bins.worst_at)).unwrap_or_default()
     }
 
     /// The worst time of each bin that still counts, newest first.
     pub fn history(&self, now: Time) -> [Duration; BINS] {
         let Some(bins) = &self.0 else { return Default::default() };
-        let period = period(now);
-        let counts = |bin: usize| u64::from(bins.periods[bin]) + BINS as u64 > u64::from(period);
-        std::array::from_fn(|bin| if counts(bin) { Duration::from_nanos(bins.worst_in[bin]) } else { Duration::ZERO })
+        let first = (period(now) + 1).saturating_sub(BINS as u32);
+        let counting = (first..=bins.newest).rev().take(BINS).map(|period| bins.worst_in[period as usize % BINS]);
+        let mut measured = counting.filter(|micros| *micros > 0).map(|micros| Duration::from_micros(micros.into()));
+        std::array::from_fn(|_| measured.next().unwrap_or_default())
+    }
+}
+
+/// An estimator for each lane, made with the first sample that is not zero.
+#[derive(Debug, Default)]
+pub(crate) struct LaneEstimators(Option<Box<[Estimator; Lane::ALL.len()]>>);
+
+static NO_SAMPLES: Estimator = Estimator(None);
+
+impl LaneEstimators {
+    /// A request of this lane took `sample`.
+    pub(crate) fn handle_sample(&mut self, lane: Lane, now: Time, sample: Duration) {
+        if self.0.is_some() || !sample.is_zero() {
+            self.0.get_or_insert_default()[lane as usize].handle_sample(now, sample);
+        }
+    }
+
+    pub(crate) fn of(&self, lane: Lane) -> &Estimator {
+        self.0.as_ref().map_or(&NO_SAMPLES, |lanes| &lanes[lane as usize])
     }
 }
 
 impl Bins {
-    fn add(&mut self, now: Time, nanos: u64) {
+    fn add(&mut self, now: Time, micros: u32) {
         let period = period(now);
-        if self.periods[0] != period {
-            self.periods.rotate_right(1);
-            self.worst_in.rotate_right(1);
-            (self.periods[0], self.worst_in[0]) = (period, 0);
+        // Of a long pause the last periods count.
+        for skipped in (self.newest + 1..=period).rev().take(BINS) {
+            self.worst_in[skipped as usize % BINS] = 0;
         }
-        self.worst_in[0] = self.worst_in[0].max(nanos);
-        if nanos >= self.worst {
-            (self.worst, self.worst_at) = (nanos, now);
+        self.newest = self.newest.max(period);
+        let worst_in = &mut self.worst_in[period as usize % BINS];
+        *worst_in = (*worst_in).max(micros);
+        if micros >= self.worst {
+            (self.worst, self.worst_at) = (micros, now);
         }
     }
 }

@@ -1,12 +1,18 @@
-//! Attachments that the owner of an import gives it: hooks, and the table that lists its parameters.
+//! State of an import that is in use, or was: hooks and the table that lists its parameters, which its owner attaches, and counts
+//! of its requests. An import that was never used has none of it.
 
 use crate::error::RpcError;
+use crate::stats::{OpStats, OpSums};
 use nacre_base::param::Params;
+use nacre_base::tally::Sums;
+use nacre_wire::Opcode;
 use nacre_wire::connect::ConnectData;
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::Notify;
 
 /// A hook that must not wait.
 pub(crate) type Hook = Arc<dyn Fn() + Send + Sync>;
@@ -29,7 +35,7 @@ pub(crate) enum Moment {
     Rested,
 }
 
-/// Everything that is attached to one import; made when the first thing is.
+/// Everything that is attached to one import; made when the first thing is, or when the first request is counted.
 #[derive(Default)]
 pub(crate) struct Attached {
     /// Hooks by [`Moment`].
@@ -39,9 +45,13 @@ pub(crate) struct Attached {
     connected: OnceLock<ConnectedHook>,
     /// Table that lists the import's parameters, if there is one.
     pub(crate) listed: OnceLock<Params>,
+    /// Response times by opcode, counted as replies are handled; those of connects and pings are in the import's state.
+    stats: OpStats,
+    /// See [`Attachments::nudge`].
+    nudge: OnceLock<Notify>,
 }
 
-/// Place for what may be attached to an import.
+/// Place for what may be attached to an import: one pointer, because most imports of a simulation have nothing attached.
 #[derive(Default)]
 pub(crate) struct Attachments(OnceLock<Box<Attached>>);
 
@@ -72,6 +82,31 @@ impl Attachments {
 
     pub(crate) fn listed(&self) -> Option<&Params> {
         self.0.get()?.listed.get()
+    }
+
+    /// Counts a request.
+    pub(crate) fn count(&self, opcode: Opcode, took: Duration) {
+        self.all().stats.add(opcode, took);
+    }
+
+    /// Response times of requests with this opcode.
+    pub(crate) fn sums_of(&self, opcode: Opcode) -> Sums {
+        self.0.get().map(|attached| attached.stats.get(opcode)).unwrap_or_default()
+    }
+
+    /// Response times of all requests that were counted.
+    pub(crate) fn sums(&self) -> OpSums {
+        self.0.get().map(|attached| attached.stats.read()).unwrap_or_default()
+    }
+
+    /// Ends the pause between two connects early.
+    pub(crate) fn nudge(&self) -> &Notify {
+        self.all().nudge.get_or_init(Notify::new)
+    }
+
+    /// [`Attachments::nudge`], if the import has ever paused.
+    pub(crate) fn nudge_if_made(&self) -> Option<&Notify> {
+        self.0.get()?.nudge.get()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Connects, disconnects and evictions, on the server's side.
 
 use crate::evictor::{self, Seen};
-use crate::export::{Connecting, Export};
+use crate::export::{Connecting, Export, ExportClient};
 use crate::identity::{Identity, Standing};
 use crate::leases;
 use crate::message::{PROBE_MATCH_BITS, encode, millis, request_portal};
@@ -99,12 +99,12 @@ impl NodeShared {
         // The client repeats its first connect because the reply that named its export was lost; it has not restarted.
         let known =
             is_reconnect || living.is_some_and(|e| e.is_asked_again(request.previous_export, header.connection_count));
-        // A client that connects anew goes on in its place.
-        let place = existing.as_ref().map(|e| e.place.clone());
-        let Some(place) = place.or_else(|| self.export_places.take(reply_to.nid.host()).map(Arc::new)) else {
+        // A client that connects anew goes on in the place of its old export.
+        let mut place = if existing.is_none() { self.export_places.take(reply_to.nid.host()) } else { None };
+        if existing.is_none() && place.is_none() {
             self.refuse(&header, reply_to, Errno::EBUSY);
             return None;
-        };
+        }
         let standing = match entry.handler.admit(Identity { nid: from.reply_to.nid }, &request).await {
             Ok(standing) => standing,
             Err(e) => {
@@ -131,9 +131,11 @@ impl NodeShared {
                     // the old export before it learns of the new one.
                     self.close_export(&old, "its client connected anew").await;
                     old.gone().await;
+                    place = old.take_place();
                 }
+                let place = place.expect("an export has its place until its client's next export takes it over");
                 let cookie = self.core.random_nonzero();
-                Export::new(entry.clone(), cookie, place, self.name_of(&request), &request, &from)
+                Export::new(entry.clone(), cookie, place, self.client_of(&request), &request, &from)
             }
         };
         let answer = entry.handler.connect(&export, &request).await;
@@ -166,15 +168,16 @@ impl NodeShared {
         None
     }
 
-    /// Name of a client that connects, shared with its exports at other targets of this node.
-    pub(crate) fn name_of(&self, request: &ConnectRequest) -> Arc<str> {
+    /// A client that connects, shared with its exports at other targets of this node.
+    pub(crate) fn client_of(&self, request: &ConnectRequest) -> Arc<ExportClient> {
         let targets = self.targets.read();
         let of_target = |target: &Arc<TargetEntry>| {
             let clients = target.clients.lock();
-            let export = clients.get(&request.client).filter(|export| *export.client_name == *request.client_name);
-            export.map(|export| export.client_name.clone())
+            let export = clients.get(&request.client).filter(|export| *export.client_name() == *request.client_name);
+            export.map(|export| export.of.clone())
         };
-        targets.values().find_map(of_target).unwrap_or_else(|| request.client_name.as_str().into())
+        let new = || Arc::new(ExportClient { uuid: request.client, name: request.client_name.as_str().into() });
+        targets.values().find_map(of_target).unwrap_or_else(new)
     }
 
     /// Returns whether the newcomer, at another NID, claims the place of a client that still answers at its own NID.
@@ -182,17 +185,17 @@ impl NodeShared {
     async fn is_held_elsewhere(&self, old: &Export, newcomer: Nid) -> bool {
         let is_held = old.nid() != newcomer && self.is_alive(old).await;
         if is_held && self.refusals.is_worth_a_line(self.core.rt.now()) {
-            let (target, client, nid) = (&old.target, &old.client_name, old.nid());
+            let (target, client, nid) = (old.target(), old.client_name(), old.nid());
             tracing::warn!("{target}: refused {newcomer}, which connects as {client}, which is at {nid} and answers");
         }
         is_held
     }
 
     pub(crate) fn add_export(&self, entry: &Arc<TargetEntry>, export: &Arc<Export>) {
-        tracing::info!("{}: {} ({}) connected", entry.name, export.client_name, export.nid());
-        let before = entry.clients.lock().insert(export.client, export.clone());
+        tracing::info!("{}: {} ({}) connected", entry.name, export.client_name(), export.nid());
+        let before = entry.clients.lock().insert(export.clone());
         assert!(before.is_none(), "{export:?} comes in the place of {before:?}, which its target has not forgotten");
-        let before = self.exports.write().insert(export.cookie, export.clone());
+        let before = self.exports.write().insert(export.clone());
         assert!(before.is_none(), "{export:?} has the cookie of {before:?}");
         self.service_timer.arm(self.core.rt.now() + evictor::TICK);
         // If the target stopped just before, nobody else will close this export.
@@ -259,7 +262,7 @@ impl NodeShared {
     /// Ends an export: refuses new requests, waits for the running ones, then lets the target forget the client.
     async fn close_export(&self, export: &Arc<Export>, why: &str) {
         if export.close() {
-            tracing::info!("{}: export of {} closed: {why}", export.target, export.client_name);
+            tracing::info!("{}: export of {} closed: {why}", export.target(), export.client_name());
             self.exports.write().remove(&export.cookie);
             export.drained().await;
             export.entry.handler.disconnect(export).await;
@@ -273,8 +276,8 @@ impl NodeShared {
 
     fn forget_client(&self, export: &Export) {
         let mut clients = export.entry.clients.lock();
-        if clients.get(&export.client).is_some_and(|e| e.cookie == export.cookie) {
-            clients.remove(&export.client);
+        if clients.get(&export.client()).is_some_and(|e| e.cookie == export.cookie) {
+            clients.remove(&export.client());
         }
     }
 
@@ -286,8 +289,7 @@ impl NodeShared {
             targets.remove(&*entry.name);
         }
         drop(targets);
-        let mut exports: Vec<_> = std::mem::take(&mut *entry.clients.lock()).into_values().collect();
-        exports.sort_by_key(|e| e.cookie);
+        let exports = std::mem::take(&mut *entry.clients.lock()).in_order();
         exports.iter().for_each(|e| self.drop_export(e));
         exports
     }
@@ -319,7 +321,7 @@ impl NodeShared {
         let mut reached: FxHashMap<Network, bool> = FxHashMap::default();
         let mut is_cut_off = |network| !*reached.entry(network).or_insert_with(|| self.core.lnet.has_way_to(network));
         let mut see = |e: &Arc<Export>| {
-            let exempt = e.is_server() || self.leases.guards(e.client, &e.target) || is_cut_off(e.nid().network);
+            let exempt = e.is_server() || self.leases.guards(e.client(), e.target()) || is_cut_off(e.nid().network);
             Seen { export: e.cookie, last_heard: e.last_heard(), exempt }
         };
         let seen: Vec<_> = exports.iter().map(&mut see).collect();
@@ -334,11 +336,11 @@ impl NodeShared {
     /// Asks the MGS which of these silent clients hold a lease, and probes the others. The MGS's own exports are the
     /// leases, so it probes all of its clients.
     async fn judge(self: Arc<Self>, silent: Vec<Arc<Export>>) {
-        let (mut probed, asked): (Vec<_>, Vec<_>) = silent.into_iter().partition(|e| leases::is_mgs(&e.target));
+        let (mut probed, asked): (Vec<_>, Vec<_>) = silent.into_iter().partition(|e| leases::is_mgs(e.target()));
         // A client may have an export at several targets of this node.
-        let clients = BTreeSet::from_iter(asked.iter().map(|export| export.client));
+        let clients = BTreeSet::from_iter(asked.iter().map(|export| export.client()));
         let held = self.leases.ask_for(&self.core.rt, Vec::from_iter(clients)).await;
-        let (spared, doubtful): (Vec<_>, Vec<_>) = asked.into_iter().partition(|e| held.contains(&e.client));
+        let (spared, doubtful): (Vec<_>, Vec<_>) = asked.into_iter().partition(|e| held.contains(&e.client()));
         for export in spared {
             self.evictor.lock().handle_spared(export.cookie);
         }
@@ -361,7 +363,12 @@ impl NodeShared {
         let is_spared = answered || !has_had_a_way;
         let evict = self.evictor.lock().handle_probed(now, export.cookie, is_spared, export.last_heard());
         if evict {
-            tracing::warn!("{}: evicting {} ({}): silent and gone", export.target, export.client_name, export.nid());
+            tracing::warn!(
+                "{}: evicting {} ({}): silent and gone",
+                export.target(),
+                export.client_name(),
+                export.nid()
+            );
             self.close_evicted(&export).await;
         }
     }
@@ -380,7 +387,7 @@ impl NodeShared {
                 timeout_ms: millis(PROBE_TIMEOUT),
                 ..RpcHeader::default()
             };
-            let body = nacre_wire::encode(&export.client);
+            let body = nacre_wire::encode(&export.client());
             let probe = encode(RpcKind::Request, &header, &body, Payload::new());
             let _ = self.core.lnet.post(export.nid(), request_portal(Lane::Control), PROBE_MATCH_BITS, probe);
             let answered = self.core.rt.timeout(PROBE_TIMEOUT, answered).await;
@@ -404,14 +411,14 @@ impl NodeShared {
 
     /// Closes the export of a client that is evicted, and has the MGS end the client's lease.
     async fn close_evicted(&self, export: &Arc<Export>) {
-        if !leases::is_mgs(&export.target) {
-            leases::report_evicted(&self.leases, &self.core.rt, export.client);
+        if !leases::is_mgs(export.target()) {
+            leases::report_evicted(&self.leases, &self.core.rt, export.client());
         }
         self.close_export(export, "evicted").await;
     }
 
     pub(crate) async fn evict(&self, export: Arc<Export>) {
-        let (target, client, nid) = (&export.target, &export.client_name, export.nid());
+        let (target, client, nid) = (export.target(), export.client_name(), export.nid());
         match leases::is_mgs(target) {
             // Another target has evicted the client, and said so.
             true => tracing::info!("{target}: the lease of {client} ({nid}) ends"),

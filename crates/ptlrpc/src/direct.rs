@@ -34,9 +34,9 @@ impl NodeShared {
         attempt: &Attempt,
         client: Nid,
     ) -> Result<(RpcHeader, ConnectReply), Errno> {
-        let entry = self.target(&import.config.target).ok_or(Errno::ENODEV)?;
+        let entry = self.target(&import.target.name).ok_or(Errno::ENODEV)?;
         let request = import.connect_request(attempt);
-        if entry.clients.lock().contains_key(&request.client) {
+        if entry.clients.lock().contains(&request.client) {
             return Err(Errno::EBUSY);
         }
         let header = RpcHeader {
@@ -47,10 +47,10 @@ impl NodeShared {
         };
         let reply_to = ReplyTo { nid: client, match_bits: import.id, purpose: purpose(Lane::Control) };
         let from = Connecting { reply_to, connection: attempt.connection, xid: header.xid };
-        let place = self.export_places.take(client.host()).map(Arc::new).ok_or(Errno::EBUSY)?;
+        let place = self.export_places.take(client.host()).ok_or(Errno::EBUSY)?;
         entry.handler.admit(Identity { nid: client }, &request).await?;
         let cookie = self.core.random_nonzero();
-        let export = Export::new(entry.clone(), cookie, place, self.name_of(&request), &request, &from);
+        let export = Export::new(entry.clone(), cookie, place, self.client_of(&request), &request, &from);
         let mut reply = entry.handler.connect(&export, &request).await?;
         if reply.data.instance == 0 {
             reply.data.instance = entry.incarnation;
@@ -68,9 +68,9 @@ impl ImportShared {
         header: &RpcHeader,
         reply: ConnectReply,
     ) -> Result<(), RpcError> {
-        let accepted = self.accepted(header, &reply).ok_or(RpcError::Refused(Errno::EPROTO))?;
-        let outcome = self.handle_accepted(attempt, accepted, reply.data, header.last_committed);
-        assert_eq!(outcome, Outcome::First, "{}: was connected before", self.config.label);
+        let accepted = self.accepted(header, reply).ok_or(RpcError::Refused(Errno::EPROTO))?;
+        let outcome = self.handle_accepted(attempt, accepted, header.last_committed);
+        assert_eq!(outcome, Outcome::First, "{}: was connected before", self.target.label);
         self.note_connected(header);
         Ok(())
     }

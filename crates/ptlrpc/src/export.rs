@@ -1,5 +1,6 @@
 //! The server's side of a connection: one export per client and target.
 
+use crate::export_table::Keyed;
 use crate::request_log::{Early, Received, ReplyTo, RequestLog, Verdict};
 use crate::target::TargetEntry;
 use nacre_base::steps::Steps;
@@ -15,14 +16,10 @@ use tokio::sync::Notify;
 pub struct Export {
     /// Number of the export, in the header of every request.
     pub cookie: u64,
-    /// UUID of the client.
-    pub client: Uuid,
-    /// Readable name of the client. The exports of a client on one node share it.
-    pub client_name: Arc<str>,
+    /// The client.
+    pub(crate) of: Arc<ExportClient>,
     /// Cookie of the client's previous export, as its connect request named it.
     previous: u64,
-    /// Name of the target.
-    pub target: Arc<str>,
     pub(crate) entry: Arc<TargetEntry>,
     state: Mutex<State>,
     /// Time of the client's last request, ping or connect, in nanoseconds of [`Time`].
@@ -30,10 +27,13 @@ pub struct Export {
     /// True while the node looks at the export for early replies; it is, while requests run.
     pub(crate) is_watched: AtomicBool,
     stage: StageCell,
-    /// Notified when the export is closed, has no running request left, or is gone.
-    changed: Notify,
-    /// Place among the exports of the client's host.
-    pub(crate) place: Arc<Place<Nid>>,
+}
+
+/// Client of exports. Its exports on one node share it.
+pub(crate) struct ExportClient {
+    pub(crate) uuid: Uuid,
+    /// Readable name.
+    pub(crate) name: Box<str>,
 }
 
 struct State {
@@ -46,8 +46,18 @@ struct State {
     /// Negotiated connect data, shared with other exports; none within the first connect.
     data: Option<Arc<ConnectData>>,
     reconnect: bool,
+    /// Place among the exports of the client's host, until another export of the client takes it over.
+    place: Option<Place<Nid>>,
     /// Made with the first request that is logged: most clients of a target only ping it.
-    log: Option<Box<RequestLog>>,
+    in_use: Option<Box<InUse>>,
+}
+
+/// State of an export that has, or had, requests.
+#[derive(Default)]
+struct InUse {
+    log: RequestLog,
+    /// Notified when the export is closed, has no running request left, or is gone.
+    changed: Arc<Notify>,
 }
 
 /// Stage of an export.
@@ -147,8 +157,8 @@ impl Export {
     pub(crate) fn new(
         entry: Arc<TargetEntry>,
         cookie: u64,
-        place: Arc<Place<Nid>>,
-        client_name: Arc<str>,
+        place: Place<Nid>,
+        of: Arc<ExportClient>,
         request: &ConnectRequest,
         from: &Connecting,
     ) -> Arc<Export> {
@@ -158,22 +168,39 @@ impl Export {
             connect_xid: from.xid,
             data: None,
             reconnect: false,
-            log: None,
+            place: Some(place),
+            in_use: None,
         };
         Arc::new(Export {
             cookie,
-            client: request.client,
-            client_name,
+            of,
             previous: request.previous_export,
-            target: entry.name.clone(),
             entry,
             state: Mutex::new(state),
             last_heard: AtomicU64::new(0),
             is_watched: AtomicBool::new(false),
             stage: StageCell::new(),
-            changed: Notify::new(),
-            place,
         })
+    }
+
+    /// UUID of the client.
+    pub fn client(&self) -> Uuid {
+        self.of.uuid
+    }
+
+    /// Readable name of the client.
+    pub fn client_name(&self) -> &str {
+        &self.of.name
+    }
+
+    /// Name of the target.
+    pub fn target(&self) -> &str {
+        &self.entry.name
+    }
+
+    /// Takes the place of this export for the one that its client gets instead.
+    pub(crate) fn take_place(&self) -> Option<Place<Nid>> {
+        self.state.lock().place.take()
     }
 
     /// Returns whether a connect that names the previous export `previous` repeats the one that made this export.
@@ -227,12 +254,22 @@ impl Export {
 
     pub(crate) fn handle_gone(&self) {
         self.stage.step(Event::Forget);
-        self.changed.notify_waiters();
+        self.notify_waiters();
+    }
+
+    /// Wakes tasks that wait for a change of this export.
+    fn notify_waiters(&self) {
+        let changed = self.state.lock().in_use.as_ref().map(|in_use| in_use.changed.clone());
+        changed.into_iter().for_each(|changed| changed.notify_waiters());
     }
 
     async fn until(&self, condition: impl Fn() -> bool) {
+        if condition() {
+            return;
+        }
+        let changed = self.state.lock().in_use.get_or_insert_default().changed.clone();
         loop {
-            let mut changed = std::pin::pin!(self.changed.notified());
+            let mut changed = std::pin::pin!(changed.notified());
             // Enabled first, so that a change after the check is not missed.
             changed.as_mut().enable();
             if condition() {
@@ -245,7 +282,7 @@ impl Export {
     /// Closes the export. Returns false if it was closed before.
     pub(crate) fn close(&self) -> bool {
         let first = !self.stage.step(Event::Close).is_closed();
-        self.changed.notify_waiters();
+        self.notify_waiters();
         first
     }
 
@@ -261,7 +298,7 @@ impl Export {
             return Entry::Stale;
         }
         self.last_heard.store(request.at.0, Ordering::Relaxed);
-        Entry::Logged(s.log.get_or_insert_default().handle_request(request))
+        Entry::Logged(s.in_use.get_or_insert_default().log.handle_request(request))
     }
 
     /// A ping came. It is not logged, because it changes nothing.
@@ -281,18 +318,18 @@ impl Export {
 
     pub(crate) fn handle_executed(&self, xid: u64, save: Option<Payload>) -> ReplyTo {
         let mut s = self.state.lock();
-        let log = s.log.as_mut().expect("a request that was executed is in the log");
-        let reply_to = log.handle_executed(xid, save);
+        let in_use = s.in_use.as_mut().expect("a request that was executed is in the log");
+        let reply_to = in_use.log.handle_executed(xid, save);
         let drained = s.running() == 0;
         drop(s);
         if drained && self.is_closed() {
-            self.changed.notify_waiters();
+            self.notify_waiters();
         }
         reply_to
     }
 
     pub(crate) fn reply_to(&self, xid: u64) -> Option<ReplyTo> {
-        self.state.lock().log.as_ref()?.reply_to(xid)
+        self.state.lock().in_use.as_ref()?.log.reply_to(xid)
     }
 
     /// The client will wait for the reply to this request until `deadline`. Returns the address of the client, which has to be
@@ -302,12 +339,12 @@ impl Export {
     }
 
     pub(crate) fn deadline(&self, xid: u64) -> Option<Time> {
-        self.state.lock().log.as_ref()?.deadline(xid)
+        self.state.lock().in_use.as_ref()?.log.deadline(xid)
     }
 
     pub(crate) fn handle_time(&self, now: Time) -> (Vec<Early>, Time) {
         let mut s = self.state.lock();
-        s.log.as_mut().map_or((Vec::new(), Time::FAR_FUTURE), |log| log.handle_time(now))
+        s.in_use.as_mut().map_or((Vec::new(), Time::FAR_FUTURE), |in_use| in_use.log.handle_time(now))
     }
 
     /// Returns whether requests run.
@@ -364,13 +401,27 @@ impl Export {
 impl State {
     /// Requests that run or wait to be run.
     fn running(&self) -> usize {
-        self.log.as_ref().map_or(0, |log| log.running())
+        self.in_use.as_ref().map_or(0, |in_use| in_use.log.running())
+    }
+}
+
+/// The cookie.
+impl Keyed<u64> for Export {
+    fn key(&self) -> &u64 {
+        &self.cookie
+    }
+}
+
+/// The client.
+impl Keyed<Uuid> for Export {
+    fn key(&self) -> &Uuid {
+        &self.of.uuid
     }
 }
 
 impl std::fmt::Debug for Export {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "export {:#x} of {} for {} ({})", self.cookie, self.target, self.client_name, self.client)
+        write!(f, "export {:#x} of {} for {} ({})", self.cookie, self.target(), self.client_name(), self.client())
     }
 }
 

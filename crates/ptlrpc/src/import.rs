@@ -1,7 +1,7 @@
 //! The client's side of a connection: one import per target. The engines `import_state`, `calls` and `adaptive_timeout`
 //! hold the state of an import; this file connects them to the network. Connecting is in `connect`.
 
-use crate::adaptive_timeout::{Estimator, request_timeout};
+use crate::adaptive_timeout::{Estimator, LaneEstimators, request_timeout};
 use crate::attached::{Attachments, Moment};
 use crate::call::{BULK_MAX, Bulk, CallOptions, INLINE_MAX, Reply};
 use crate::calls::{Spec, Step};
@@ -9,101 +9,78 @@ use crate::deadlines::Armed;
 use crate::error::RpcError;
 use crate::flights::{Flights, Traffic};
 use crate::import_calls::ImportCalls;
+use crate::import_config::{ImportClient, ImportTarget};
 use crate::import_state::{Connection, ImportMachine};
 use crate::liveness::{self, Pings};
 use crate::message::{GOODBYE_XID, Incoming, LockPool, encode, millis, request_portal};
-use crate::node_core::{ImportTable, NodeCore};
+use crate::node::NodeShared;
+use crate::node_core::NodeCore;
 use crate::nrs::is_high_priority;
 use crate::pings_in_flight::PingsInFlight;
-use crate::replay::{CommitCallback, Fate, Kept, Replayable, Replays};
-use crate::stats::{OpStats, OpSums};
+use crate::quiet_stats::QuietStats;
+use crate::replay::{CommitCallback, Fate, Kept, Replayable, Replaying, Replays};
+use crate::stats::OpSums;
 use crate::window::Credits;
 use bytes::Bytes;
 use nacre_base::tally::Sums;
-use nacre_base::{Errno, Network, Nid, Payload, TargetKind, Time, Uuid};
+use nacre_base::{Errno, Network, Nid, Payload, TargetKind, Time};
 use nacre_lnet::{Loss, MAX_PAYLOAD, MdGuard, Purpose, SinkGuard};
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::header::{HEADER_BYTES, flags};
 use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tokio::sync::{Notify, oneshot};
 
 pub use crate::attached::Recovering;
 pub use crate::import_state::ImportState;
-
-/// Target of an import, and the client that it connects for.
-#[derive(Debug, Clone)]
-pub struct ImportConfig {
-    /// UUID of the client: a mount, or a target.
-    pub client: Uuid,
-    /// Readable name of the client: host and mount, or the target's name.
-    pub client_name: Arc<str>,
-    /// Name of the target, e.g. `nacre-OST0000`.
-    pub target: Arc<str>,
-    /// NIDs where the target may be served, the most likely first. Empty once the import is made, which keeps them itself and
-    /// takes others by [`Import::set_nids`].
-    pub nids: Arc<[Nid]>,
-    /// Kind of the target: decides the connect opcode and the parameters' names.
-    pub kind: TargetKind,
-    /// Features and limits that the client supports and asks for.
-    pub data: Arc<ConnectData>,
-    /// Name in parameters and logs, e.g. `nacre-OST0000-osc-ffff8881`.
-    pub label: Arc<str>,
-}
 
 /// A connection to a target that outlives restarts and moves of the server. Dropping the import fails its calls;
 /// [`Import::disconnect`] also tells the server.
 pub struct Import(pub(crate) Arc<ImportShared>);
 
 pub(crate) struct ImportShared {
-    pub(crate) node: Arc<NodeCore>,
-    table: Arc<dyn ImportTable>,
-    pub(crate) config: ImportConfig,
+    /// The node, which lives as long as its imports.
+    pub(crate) node: Arc<NodeShared>,
+    pub(crate) client: Arc<ImportClient>,
+    pub(crate) target: Arc<ImportTarget>,
     /// Number of the import: the match bits of its requests and of their replies.
     pub(crate) id: u64,
     pub(crate) state: Mutex<State>,
     /// When the node looks at this import next.
     pub(crate) armed: Armed,
-    /// Response times by opcode, counted as replies are handled; those of connects and pings are in the state.
-    stats: OpStats,
     pub(crate) attached: Attachments,
-    /// See [`ImportShared::nudge`].
-    nudge: OnceLock<Box<Notify>>,
 }
 
 pub(crate) struct State {
     pub(crate) machine: ImportMachine,
     pub(crate) calls: ImportCalls,
     pub(crate) pings: PingsInFlight,
-    /// Response times of connects, and of pings: all that an idle import has.
-    quiet: [Sums; 2],
+    /// Response times of connects and pings; those of other requests are in the attachments.
+    quiet: QuietStats,
     /// Requests that were answered and whose changes are not durable yet.
     pub(crate) replays: Replays,
-    /// The replay that waits for its reply.
-    pub(crate) replaying: Option<Box<Replaying>>,
-    /// Negotiated connect data; before the first connection, what the client asks for.
-    pub(crate) data: ConnectData,
     /// Estimated service time of each lane.
-    pub(crate) service: [Estimator; 5],
+    pub(crate) service: LaneEstimators,
     pub(crate) network: Estimator,
     /// True while a task is connecting, or pausing between connects.
     pub(crate) connecting: bool,
     /// True if the server is pinged while the import is idle.
     keep_alive: bool,
     told_of_restarts: bool,
-    /// An import without anything to do is disconnected after this time; none if it stays connected.
-    idle_timeout: Option<Duration>,
-    /// Error with which the server refused the latest connect, although a later one may succeed.
-    pub(crate) turned_down: Option<Errno>,
+    /// Time in nanoseconds after which an import without anything to do is disconnected; none if it stays connected.
+    idle_timeout: Option<NonZeroU64>,
+    /// True if the server refused the latest connect with EBUSY: a later one may succeed.
+    pub(crate) was_busy: bool,
     last_sent: Time,
-    pub(crate) last_reply: Option<Time>,
+    /// See [`State::last_reply`].
+    replied_at: Time,
     pub(crate) last_committed: u64,
-    /// Server instance at which the requests in `replays` were executed, or replayed.
-    pub(crate) recovered_at: Option<u64>,
+    /// Server instance at which the requests in `replays` were executed, or replayed. No instance is 0.
+    pub(crate) recovered_at: Option<NonZeroU64>,
     /// Lock volume and limit from the server's latest reply.
     pub(crate) lock_pool: LockPool,
     pub(crate) timeouts: u32,
@@ -120,20 +97,32 @@ impl State {
     /// Ends a recovery that is under way, because its connection is lost.
     fn break_off_recovery(&mut self) {
         self.calls.in_use().into_iter().for_each(|calls| calls.fail_recovery());
-        self.replaying = None;
+        self.replays.take_sent(|_| true);
         self.pings.handle_lost();
     }
 
-    /// Counts the response time of a connect or a ping. Returns false for any other request.
-    fn count_quiet(&mut self, opcode: Opcode, took: Duration) -> bool {
-        let Some(at) = quiet_place(opcode) else { return false };
-        self.quiet[at].add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
-        true
+    /// Time of the server's latest reply.
+    pub(crate) fn last_reply(&self) -> Option<Time> {
+        Some(self.replied_at).filter(|at| *at > Time::ZERO)
+    }
+
+    /// The server has replied.
+    pub(crate) fn note_reply(&mut self, now: Time) {
+        self.replied_at = now;
+    }
+
+    /// The import and its server agree on the state of this instance.
+    pub(crate) fn note_recovered(&mut self, instance: u64) {
+        self.recovered_at = NonZeroU64::new(instance);
+    }
+
+    fn idle_timeout(&self) -> Option<Duration> {
+        self.idle_timeout.map(|nanos| Duration::from_nanos(nanos.get()))
     }
 
     /// Returns whether nothing was asked that has no answer yet.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.calls.is_empty() && self.pings.len() == 0
+        self.calls.is_empty() && self.pings.is_empty()
     }
 
     /// Requests sent and not answered.
@@ -150,9 +139,9 @@ impl State {
 
     /// When the import is disconnected if nothing is sent before: it has no calls, and keeps nothing at the server.
     fn next_rest(&self) -> Option<Time> {
-        let timeout = self.idle_timeout.filter(|_| self.machine.state() == ImportState::Full)?;
+        let timeout = self.idle_timeout().filter(|_| self.machine.state() == ImportState::Full)?;
         let keeps = self.keep_alive || self.replays.len() > 0 || !self.is_quiet();
-        (!keeps).then(|| self.last_sent.max(self.last_reply.unwrap_or(Time::ZERO)) + timeout)
+        (!keeps).then(|| self.last_sent.max(self.replied_at) + timeout)
     }
 
     /// When the server is pinged if nothing is sent to it before.
@@ -164,22 +153,13 @@ impl State {
         if import.node.liveness.is_suppressed() {
             return Some(commits);
         }
-        let phase = liveness::phase(import.config.client, import.id);
+        let phase = liveness::phase(import.client.uuid, import.id);
         let next = import.node.liveness.next(self.last_sent, import.node.clocks(), phase);
         // A lease says that the client is alive, but not whether the server was restarted.
         let leased = import.node.liveness.pings() == Pings::Lease && self.told_of_restarts;
-        let lost_at = if leased { import.node.renewals.lost_at(import.config.client) } else { None };
+        let lost_at = if leased { import.node.renewals.lost_at(import.client.uuid) } else { None };
         Some(next.max(lost_at.unwrap_or(Time::ZERO)).min(commits))
     }
-}
-
-/// A replay that waits for its reply.
-pub(crate) struct Replaying {
-    pub(crate) xid: u64,
-    pub(crate) export: u64,
-    /// Extended by early replies.
-    pub(crate) deadline: Time,
-    pub(crate) answer: oneshot::Sender<Incoming>,
 }
 
 /// Default of `max_rpcs_in_flight`: RPCs in flight on the I/O lane.
@@ -192,32 +172,23 @@ const BULK_TIMEOUT: Duration = Duration::from_secs(10);
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Import {
-    pub(crate) fn new(
-        node: Arc<NodeCore>,
-        table: Arc<dyn ImportTable>,
-        id: u64,
-        mut config: ImportConfig,
-    ) -> Arc<Import> {
+    pub(crate) fn new(node: Arc<NodeShared>, id: u64, client: Arc<ImportClient>, target: Arc<ImportTarget>) -> Import {
         let now = node.rt.now();
-        // From here on the engine has them.
-        let nids = std::mem::take(&mut config.nids);
         let state = State {
-            machine: ImportMachine::new(now, &nids),
+            machine: ImportMachine::new(now, &target.nids),
             calls: ImportCalls::new(MAX_RPCS_IN_FLIGHT),
             pings: PingsInFlight::default(),
-            quiet: Default::default(),
-            replays: Replays::new(node.unstable.clone()),
-            replaying: None,
-            data: ConnectData::clone(&config.data),
-            service: Default::default(),
+            quiet: QuietStats::default(),
+            replays: Replays::default(),
+            service: LaneEstimators::default(),
             network: Estimator::default(),
             connecting: false,
             keep_alive: false,
             idle_timeout: None,
             told_of_restarts: true,
-            turned_down: None,
+            was_busy: false,
             last_sent: now,
-            last_reply: None,
+            replied_at: Time::ZERO,
             last_committed: 0,
             recovered_at: None,
             lock_pool: LockPool::default(),
@@ -225,22 +196,20 @@ impl Import {
         };
         let shared = Arc::new(ImportShared {
             node,
-            table,
-            config,
+            client,
+            target,
             id,
             state: Mutex::new(state),
             armed: Armed::default(),
-            stats: OpStats::default(),
             attached: Attachments::default(),
-            nudge: OnceLock::new(),
         });
-        Arc::new(Import(shared))
+        Import(shared)
     }
 
     /// Response times of requests with this opcode, as the client sees them.
     pub fn stats(&self, opcode: Opcode) -> Sums {
         let s = self.0.state.lock();
-        quiet_place(opcode).map_or_else(|| self.0.stats.get(opcode), |at| s.quiet[at])
+        s.quiet.get(opcode).unwrap_or_else(|| self.0.attached.sums_of(opcode))
     }
 
     /// Sends a request to the target, connecting first if needed, and waits for the reply. The request is sent again
@@ -263,8 +232,8 @@ impl Import {
 
     /// Sets the NIDs where the target may be served.
     pub fn set_nids(&self, nids: Vec<Nid>) {
-        self.0.state.lock().machine.handle_nids(&nids);
-        self.0.nudge().notify_one();
+        self.0.state.lock().machine.handle_nids(&Arc::new(nids));
+        self.0.attached.nudge().notify_one();
         self.0.connect_if_wanted();
     }
 
@@ -275,7 +244,7 @@ impl Import {
         let nids = {
             let mut s = self.0.state.lock();
             if s.machine.handle_restart(now, instance) {
-                tracing::info!("{}: the target was restarted, reconnecting", self.0.config.label);
+                tracing::info!("{}: the target was restarted, reconnecting", self.0.target.label);
                 s.break_off_recovery();
             }
             // A connect that is under way may have gone to a node that was dead at that time.
@@ -284,7 +253,7 @@ impl Import {
         };
         // The target has just started at one of these NIDs, where an earlier attempt may have failed.
         nids.into_iter().for_each(|nid| self.0.node.lnet.forget_failures(nid));
-        self.0.nudge().notify_one();
+        self.0.attached.nudge().notify_one();
         self.0.connect_if_wanted();
     }
 
@@ -296,9 +265,10 @@ impl Import {
     }
 
     /// Sets after what time the import is disconnected if it has nothing to do and its client keeps nothing at the server
-    /// ([`Import::set_keep_alive`]); none for never.
+    /// ([`Import::set_keep_alive`]); none, or zero, for never.
     pub fn set_idle_timeout(&self, timeout: Option<Duration>) {
-        self.0.state.lock().idle_timeout = timeout;
+        let nanos = timeout.map_or(0, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        self.0.state.lock().idle_timeout = NonZeroU64::new(nanos);
         self.0.arm_idle();
     }
 
@@ -309,7 +279,7 @@ impl Import {
 
     /// The time of [`Import::set_idle_timeout`].
     pub fn idle_timeout(&self) -> Option<Duration> {
-        self.0.state.lock().idle_timeout
+        self.0.state.lock().idle_timeout()
     }
 
     /// Adds a hook that runs when the server has forgotten the client because the import had nothing to do, before it connects
@@ -341,7 +311,7 @@ impl Import {
     /// Returns whether the server refused the latest connect with EBUSY, as a target in recovery does with clients that
     /// it does not know.
     pub fn waits_for_recovery(&self) -> bool {
-        self.0.state.lock().turned_down == Some(Errno::EBUSY)
+        self.0.state.lock().was_busy
     }
 
     /// True if no node of the target could be connected to since the last connection was lost.
@@ -351,12 +321,12 @@ impl Import {
 
     /// Time of the server's latest reply.
     pub fn last_reply(&self) -> Option<Time> {
-        self.0.state.lock().last_reply
+        self.0.state.lock().last_reply()
     }
 
     /// Negotiated connect data; before the first connection, what the client asks for.
     pub fn connect_data(&self) -> ConnectData {
-        self.0.state.lock().data.clone()
+        self.0.connect_data(&self.0.state.lock()).clone()
     }
 
     /// State of the import.
@@ -400,9 +370,14 @@ impl Import {
         (s.replays.len(), s.replays.unstable_bytes())
     }
 
-    /// Configuration of the import.
-    pub fn config(&self) -> &ImportConfig {
-        &self.0.config
+    /// Client that the import connects for.
+    pub fn client(&self) -> &Arc<ImportClient> {
+        &self.0.client
+    }
+
+    /// Target of the import.
+    pub fn target(&self) -> &Arc<ImportTarget> {
+        &self.0.target
     }
 
     /// Disconnects from the server, if it can be reached, and fails all calls from now on.
@@ -450,7 +425,7 @@ impl Drop for Import {
     fn drop(&mut self) {
         self.0.close();
         self.0.unlist();
-        self.0.table.forget_import(self.0.id);
+        self.0.node.forget_import(self.0.id);
     }
 }
 
@@ -462,7 +437,7 @@ impl ImportShared {
         // Import numbers and xids can be guessed, so a reply counts only if it comes from a NID of the server, or from
         // this very process.
         if from != Nid::LO && !s.machine.knows(from) {
-            tracing::debug!("{}: {from} answered in the place of {}: not heard", self.config.label, self.config.target);
+            tracing::debug!("{}: {from} answered in the place of {}: not heard", self.target.label, self.target.name);
             return;
         }
         let header = &message.header;
@@ -472,8 +447,8 @@ impl ImportShared {
             let deadline = now + service_estimate + network;
             s.pings.handle_early_reply(header.xid, deadline);
             s.calls.in_use().and_then(|calls| calls.handle_early_reply(header.xid, deadline));
-            if let Some(r) = s.replaying.as_mut().filter(|r| r.xid == header.xid) {
-                r.deadline = r.deadline.max(deadline);
+            if let Some(sent) = s.replays.sent().filter(|sent| sent.xid == header.xid) {
+                sent.deadline = sent.deadline.max(deadline);
             }
             return;
         }
@@ -490,10 +465,10 @@ impl ImportShared {
             }
         }
         // A reply that the server sent before its restart may still arrive; it names another export.
-        let replaying = |r: &mut Box<Replaying>| r.xid == header.xid && r.export == header.export;
-        if let Some(replaying) = s.replaying.take_if(replaying) {
+        let is_answered = |sent: &Replaying| sent.xid == header.xid && sent.export == header.export;
+        if let Some(sent) = s.replays.take_sent(is_answered) {
             drop(s);
-            let _ = replaying.answer.send(message);
+            let _ = sent.answer.send(message);
             return;
         }
         let spent = Duration::from_micros(u64::from(header.service_time_us) + u64::from(header.queue_time_us));
@@ -507,15 +482,15 @@ impl ImportShared {
         let Some(answered) = of_ping.or_else(|| of_call(&mut s.calls)) else { return };
         let (xid, mut guard) = (answered.xid, s);
         let s = &mut *guard;
-        s.service[answered.lane as usize].handle_sample(now, service_estimate.min(crate::adaptive_timeout::AT_MAX));
+        s.service.handle_sample(answered.lane, now, service_estimate.min(crate::adaptive_timeout::AT_MAX));
         let round_trip = now.since(answered.sent_at);
         if answered.sent_once {
             s.network.handle_sample(now, round_trip.saturating_sub(spent));
         }
-        if !s.count_quiet(answered.opcode, round_trip) {
-            self.stats.add(answered.opcode, round_trip);
+        if !s.quiet.count(answered.opcode, round_trip) {
+            self.attached.count(answered.opcode, round_trip);
         }
-        s.last_reply = Some(now);
+        s.note_reply(now);
         // A connect reply may come from a restarted server, whose transnos say nothing about the changes made before.
         let mut durable = if answered.is_connect() { Vec::new() } else { s.handle_committed(committed) };
         match answered.replay {
@@ -524,7 +499,8 @@ impl ImportShared {
                     self.arm(now + COMMIT_PING_INTERVAL);
                 }
                 let tag = answered.tag.0;
-                s.replays.keep(transno, Kept { request, xid, tag, reply: body, pre_versions });
+                let kept = Kept { request, xid, tag, reply: body, pre_versions };
+                s.replays.keep(transno, kept, &self.node.unstable);
             }
             Some(request) => durable.extend(request.on_commit.clone()),
             None => {}
@@ -532,7 +508,7 @@ impl ImportShared {
         if pool.limit != 0 {
             s.lock_pool = pool;
         }
-        if s.data.flags & connect_flags::CREDITS != 0 && granted != s.calls.granted() {
+        if self.connect_data(s).flags & connect_flags::CREDITS != 0 && granted != s.calls.granted() {
             s.calls.handle_grant(granted);
         }
         drop(guard);
@@ -543,15 +519,16 @@ impl ImportShared {
     /// so this takes the lock, and the caller finds its own request counted.
     pub(crate) fn sums(&self) -> OpSums {
         let s = self.state.lock();
-        let mut sums = self.stats.read();
-        let connect = connect_opcode(self.config.kind);
-        [connect, Opcode::ObdPing].into_iter().zip(&s.quiet).for_each(|(opcode, quiet)| sums.insert(opcode, *quiet));
+        let mut sums = self.attached.sums();
+        for opcode in [connect_opcode(self.target.kind), Opcode::ObdPing] {
+            s.quiet.get(opcode).into_iter().for_each(|quiet| sums.insert(opcode, quiet));
+        }
         sums
     }
 
-    /// Ends the pause between two connects early.
-    pub(crate) fn nudge(&self) -> &Notify {
-        self.nudge.get_or_init(Box::default)
+    /// Negotiated connect data; before the first connection, what the client asks for.
+    pub(crate) fn connect_data<'a>(&'a self, s: &'a State) -> &'a ConnectData {
+        s.machine.negotiated().unwrap_or(&self.target.data)
     }
 
     /// Has the node look at this import by `at`.
@@ -562,7 +539,7 @@ impl ImportShared {
     /// A network can be reached again: a connect to a target there need not wait any longer.
     pub(crate) fn handle_reached(&self, network: Network) {
         // Only imports that have paused have one.
-        if let Some(nudge) = self.nudge.get()
+        if let Some(nudge) = self.attached.nudge_if_made()
             && self.state.lock().machine.is_on(network)
         {
             nudge.notify_waiters();
@@ -573,7 +550,7 @@ impl ImportShared {
     pub(crate) fn handle_lost(self: &Arc<Self>, connection: u32, why: &str) {
         let mut s = self.state.lock();
         if s.machine.handle_lost(self.node.rt.now(), connection) {
-            tracing::info!("{}: connection to {} lost: {why}", self.config.label, self.config.target);
+            tracing::info!("{}: connection to {} lost: {why}", self.target.label, self.target.name);
             s.calls.in_use().into_iter().for_each(|calls| calls.fail_no_delay());
             s.break_off_recovery();
             drop(s);
@@ -667,8 +644,9 @@ impl ImportShared {
         let now = self.node.rt.now();
         {
             let mut s = self.state.lock();
-            (s.last_sent, s.last_reply) = (now, Some(now));
-            s.count_quiet(connect_opcode(self.config.kind), Duration::ZERO);
+            s.last_sent = now;
+            s.note_reply(now);
+            s.quiet.count(connect_opcode(self.target.kind), Duration::ZERO);
             if header.lock_limit != 0 {
                 s.lock_pool = LockPool { volume: header.server_lock_volume, limit: header.lock_limit };
             }
@@ -705,7 +683,7 @@ impl ImportShared {
         let now = node.rt.now();
         let mut s = self.state.lock();
         let Some(to) = s.machine.connection() else { return };
-        let service = s.service[lane as usize].estimate(now);
+        let service = s.service.of(lane).estimate(now);
         let timeout = request_timeout(node.at_min(), service, s.network.estimate(now));
         let xid = node.next_xid();
         let header = RpcHeader {
@@ -737,7 +715,7 @@ impl ImportShared {
         s.machine.close(self.node.rt.now());
         s.calls.in_use().into_iter().for_each(|calls| calls.fail_all(RpcError::Closed));
         s.pings.handle_lost();
-        self.nudge().notify_one();
+        self.attached.nudge().notify_one();
     }
 
     pub(crate) async fn disconnect(self: &Arc<Self>) {
@@ -752,7 +730,7 @@ impl ImportShared {
 
     /// Tells the server to forget this client. Returns whether it has answered that it did, durably.
     async fn say_goodbye(self: &Arc<Self>, c: Connection) -> bool {
-        let opcode = match self.config.kind {
+        let opcode = match self.target.kind {
             TargetKind::Mgt => Opcode::MgsDisconnect,
             TargetKind::Mdt => Opcode::MdsDisconnect,
             TargetKind::Ost => Opcode::OstDisconnect,
@@ -768,13 +746,13 @@ impl ImportShared {
     async fn rest(self: Arc<Self>) {
         let connection = {
             let mut s = self.state.lock();
-            assert!(s.connecting, "{}: rests, and may connect meanwhile", self.config.label);
+            assert!(s.connecting, "{}: rests, and may connect meanwhile", self.target.label);
             // Something may have come since.
             let is_due = s.next_rest().is_some_and(|at| at <= self.node.rt.now());
             if is_due { s.machine.rest(self.node.rt.now()) } else { None }
         };
         if let Some(connection) = connection {
-            tracing::debug!("{}: disconnects, because there is nothing to do", self.config.label);
+            tracing::debug!("{}: disconnects, because there is nothing to do", self.target.label);
             let answered = self.say_goodbye(connection).await;
             self.state.lock().machine.handle_left(self.node.rt.now(), answered);
             if answered {
@@ -816,7 +794,7 @@ impl ImportShared {
         match rt.timeout_at(give_up, put).await {
             Ok(Ok(())) => call.run().await,
             Ok(Err(e)) => {
-                tracing::debug!("{}: {opcode} to {nid}: {e}", self.config.label);
+                tracing::debug!("{}: {opcode} to {nid}: {e}", self.target.label);
                 Err(RpcError::Unreachable)
             }
             Err(_) => Err(RpcError::TimedOut),
@@ -995,7 +973,7 @@ impl Request {
         let mut s = import.state.lock();
         let connection = if self.spec.recovery { s.machine.recovery_connection() } else { s.machine.connection() };
         let Some(connection) = connection else { return };
-        let service = s.service[self.spec.lane as usize].estimate(now);
+        let service = s.service.of(self.spec.lane).estimate(now);
         let timeout = request_timeout(node.at_min(), service, s.network.estimate(now));
         (header.export, header.connection_count) = (connection.export, connection.connection);
         header.timeout_ms = millis(timeout);
@@ -1062,7 +1040,7 @@ impl Request {
             other => {
                 tracing::debug!(
                     "{}: xid {}: bulk is missing: {:?}",
-                    self.import.config.label,
+                    self.import.target.label,
                     self.xid,
                     other.is_err()
                 );
@@ -1087,15 +1065,6 @@ pub(crate) fn connect_opcode(kind: TargetKind) -> Opcode {
         TargetKind::Mgt => Opcode::MgsConnect,
         TargetKind::Mdt => Opcode::MdsConnect,
         TargetKind::Ost => Opcode::OstConnect,
-    }
-}
-
-/// Place of an opcode in [`State::quiet`].
-fn quiet_place(opcode: Opcode) -> Option<usize> {
-    match opcode {
-        Opcode::MgsConnect | Opcode::MdsConnect | Opcode::OstConnect => Some(0),
-        Opcode::ObdPing => Some(1),
-        _ => None,
     }
 }
 

@@ -16,12 +16,12 @@ use std::sync::Arc;
 const MAX_RPCS_IN_FLIGHT_MAX: u32 = 512;
 
 fn prefix(import: &ImportShared) -> String {
-    let device = match import.config.kind {
+    let device = match import.target.kind {
         TargetKind::Mgt => "mgc",
         TargetKind::Mdt => "mdc",
         TargetKind::Ost => "osc",
     };
-    format!("{device}.{}.", import.config.label)
+    format!("{device}.{}.", import.target.label)
 }
 
 fn register(import: &Arc<ImportShared>, params: &Params) {
@@ -34,9 +34,9 @@ fn register(import: &Arc<ImportShared>, params: &Params) {
     params.add(format!("{prefix}timeouts"), move || weak.upgrade().map(|i| timeouts(&i)));
     let weak = Arc::downgrade(import);
     params.add(format!("{prefix}stats"), move || weak.upgrade().map(|i| operations(&i)));
-    if import.config.kind == TargetKind::Mdt {
+    if import.target.kind == TargetKind::Mdt {
         let weak = Arc::downgrade(import);
-        let max_modify_rpcs = move || weak.upgrade().map(|i| i.state.lock().data.max_modify_rpcs.max(1));
+        let max_modify_rpcs = move || weak.upgrade().map(|i| i.connect_data(&i.state.lock()).max_modify_rpcs.max(1));
         params.add(format!("{prefix}max_mod_rpcs_in_flight"), max_modify_rpcs);
     }
     let (weak, shown) = (Arc::downgrade(import), Arc::downgrade(import));
@@ -59,7 +59,7 @@ fn register(import: &Arc<ImportShared>, params: &Params) {
 impl Import {
     /// Lists the import in `params` until it is dropped. It can be listed in one place only.
     pub fn list_in(&self, params: &Params) {
-        assert!(self.0.attached.all().listed.set(params.clone()).is_ok(), "{} is listed already", self.0.config.label);
+        assert!(self.0.attached.all().listed.set(params.clone()).is_ok(), "{} is listed already", self.0.target.label);
         register(&self.0, params);
     }
 }
@@ -92,12 +92,12 @@ fn import_fields(import: &ImportShared) -> Fields {
     let wait = import.sums().all();
     let s = import.state.lock();
     let now = import.node.rt.now();
-    let (config, m) = (&import.config, &s.machine);
+    let (target, m) = (&import.target, &s.machine);
     let nids = |list: Vec<nacre_base::Nid>| list.iter().map(ToString::to_string).collect::<Vec<_>>();
     let current = m.current_nid().map_or_else(|| "<none>".to_owned(), |n| n.to_string());
-    let d = &s.data;
-    let services =
-        s.service.iter().map(|e| e.estimate(now)).max().unwrap_or_default().max(import.node.at_min()).as_secs();
+    let d = import.connect_data(&s);
+    let services = Lane::ALL.iter().map(|lane| s.service.of(*lane).estimate(now)).max().unwrap_or_default();
+    let services = services.max(import.node.at_min()).as_secs();
 
     let mut connect_data = Fields::default();
     connect_data.push("flags", format!("{:#x}", d.flags));
@@ -127,8 +127,8 @@ fn import_fields(import: &ImportShared) -> Fields {
     transactions.push("last_checked", s.last_committed);
 
     let mut fields = Fields::default();
-    fields.push("name", config.label.to_string());
-    fields.push("target", config.target.to_string());
+    fields.push("name", target.label.to_string());
+    fields.push("target", target.name.to_string());
     fields.push("state", m.state().name());
     fields.push("connect_flags", flag_names(d.flags));
     fields.push("connect_data", connect_data);
@@ -147,10 +147,10 @@ const LAST_REPLY: &str = "last reply";
 
 fn timeouts(import: &ImportShared) -> Drawn {
     let s = import.state.lock();
-    let State { service, network, last_reply, .. } = &*s;
+    let State { service, network, .. } = &*s;
     let now = import.node.rt.now();
     let mut fields = Fields::default();
-    if let Some(at) = *last_reply {
+    if let Some(at) = s.last_reply() {
         let mut reply = Fields::default();
         reply.push("at", wall_secs(import, at));
         reply.push("ago", now.since(at).as_secs());
@@ -169,7 +169,7 @@ fn timeouts(import: &ImportShared) -> Drawn {
     };
     add("network".to_owned(), network, 0);
     for lane in Lane::ALL {
-        add(format!("portal {}", request_portal(lane).0), &service[lane as usize], import.node.at_min().as_secs());
+        add(format!("portal {}", request_portal(lane).0), service.of(lane), import.node.at_min().as_secs());
     }
     Drawn { fields, draw: draw_timeouts }
 }

@@ -1,8 +1,12 @@
 //! State machine of an import, as a sans-IO engine: states, choice of NID, back-off, and the meaning of a connect
 //! reply. Sending and waiting are in `import` and `connect`.
 
+use crate::candidates::Candidates;
 use nacre_base::steps::Steps;
-use nacre_base::{Network, Nid, Time, Uuid};
+use nacre_base::{Network, Nid, Time};
+use nacre_wire::connect::{ConnectData, ConnectReply, connect_flags};
+use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// State of an import. Names and meaning are Lustre's.
@@ -138,18 +142,28 @@ pub(crate) struct Attempt {
     pub(crate) timeout: Duration,
 }
 
-/// Contents of a connect reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A connect that was accepted.
+#[derive(Debug, Clone)]
 pub(crate) struct Accepted {
-    pub(crate) export: u64,
-    pub(crate) instance: u64,
-    pub(crate) target_uuid: Uuid,
+    pub(crate) export: NonZeroU64,
+    /// Body of the reply.
+    pub(crate) reply: Arc<ConnectReply>,
     /// The server still knew this client's export.
     pub(crate) reconnect: bool,
     /// The server has restarted, remembers this client, and waits for its replays.
     pub(crate) recovering: bool,
+}
+
+impl Accepted {
+    /// The server's instance.
+    pub(crate) fn instance(&self) -> u64 {
+        self.reply.data.instance
+    }
+
     /// The server remembers its clients over a restart; if such a server does not know this client, it has evicted it.
-    pub(crate) remembers: bool,
+    fn remembers(&self) -> bool {
+        self.reply.data.flags & connect_flags::RECOVERY != 0
+    }
 }
 
 /// Meaning of a successful connect for the calls.
@@ -182,15 +196,16 @@ pub(crate) struct Connection {
 pub(crate) struct ImportMachine {
     state: ImportState,
     history: History,
-    candidates: Vec<Candidate>,
-    /// Index of the candidate in use, or tried last.
-    current: u32,
+    candidates: Candidates,
     /// Number of the latest connect; connects are counted from 1.
     connection: u32,
     /// Number of evictions.
     generation: u32,
-    /// Reply to the last successful connect.
-    accepted: Option<Accepted>,
+    /// Export that the server named in the last successful connect; none once the server was told that the client leaves, and has
+    /// answered.
+    export: Option<NonZeroU64>,
+    /// Reply to the last successful connect, in memory that other imports share.
+    reply: Option<Arc<ConnectReply>>,
     /// The server was told that the client leaves, and has not answered.
     leaves: bool,
     /// Connects that failed since the last success.
@@ -200,20 +215,19 @@ pub(crate) struct ImportMachine {
     connects: u32,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Candidate {
-    nid: Nid,
-    /// Number of the latest connect to this NID; 0 if there was none.
-    tried: u32,
-    /// False if the NID was taken off the list while in use: it is dropped once it fails.
-    listed: bool,
-}
-
 const HISTORY_MAX: usize = 16;
 
 /// The last states, each in one word: a node has thousands of imports, and most have three states behind them.
 #[derive(Debug)]
-struct History(Vec<u64>);
+enum History {
+    /// The first states, and how many of these words are used.
+    Short([u64; SHORT_HISTORY], u8),
+    Long(Vec<u64>),
+}
+
+/// States of an import that was never disturbed: NEW, CONNECTING, FULL.
+const SHORT_HISTORY: usize = 3;
+const _: () = assert!(size_of::<History>() <= 32, "a history that is short needs no memory of its own");
 
 /// Low bits of a word of the history, which name the state. What they take from the time is less than a microsecond.
 const STATE_BITS: u32 = 4;
@@ -221,22 +235,36 @@ const _: () = assert!(ImportState::ALL.len() <= 1 << STATE_BITS, "each state has
 
 impl History {
     fn begin(now: Time, state: ImportState) -> History {
-        let mut history = History(Vec::with_capacity(3));
+        let mut history = History::Short([0; SHORT_HISTORY], 0);
         history.add(now, state);
         history
     }
 
     fn add(&mut self, now: Time, state: ImportState) {
-        if self.0.len() == HISTORY_MAX {
-            self.0.remove(0);
-        }
         let mask = (1 << STATE_BITS) - 1;
-        self.0.push(now.0 & !mask | state as u64);
+        let word = now.0 & !mask | state as u64;
+        match self {
+            History::Short(words, used) if usize::from(*used) < SHORT_HISTORY => {
+                words[usize::from(*used)] = word;
+                *used += 1;
+            }
+            History::Short(words, _) => *self = History::Long([&words[..], &[word]].concat()),
+            History::Long(words) => {
+                if words.len() == HISTORY_MAX {
+                    words.remove(0);
+                }
+                words.push(word);
+            }
+        }
     }
 
     fn iter(&self) -> impl Iterator<Item = (Time, ImportState)> {
         let mask = (1 << STATE_BITS) - 1;
-        self.0.iter().map(move |word| (Time(word & !mask), ImportState::ALL[(word & mask) as usize]))
+        let words = match self {
+            History::Short(words, used) => &words[..usize::from(*used)],
+            History::Long(words) => words,
+        };
+        words.iter().map(move |word| (Time(word & !mask), ImportState::ALL[(word & mask) as usize]))
     }
 }
 /// The first connect may take this long; each round over all NIDs adds as much, because the network may be slow.
@@ -248,22 +276,20 @@ const AGAIN_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
 impl ImportMachine {
-    pub(crate) fn new(now: Time, nids: &[Nid]) -> ImportMachine {
-        let mut m = ImportMachine {
+    pub(crate) fn new(now: Time, nids: &Arc<Vec<Nid>>) -> ImportMachine {
+        ImportMachine {
             state: ImportState::New,
             history: History::begin(now, ImportState::New),
-            candidates: Vec::new(),
-            current: 0,
+            candidates: Candidates::new(nids),
             connection: 0,
             generation: 0,
-            accepted: None,
+            export: None,
+            reply: None,
             leaves: false,
             failures: 0,
             tries_again: 0,
             connects: 0,
-        };
-        m.handle_nids(nids);
-        m
+        }
     }
 
     pub(crate) fn state(&self) -> ImportState {
@@ -288,22 +314,22 @@ impl ImportMachine {
     }
 
     pub(crate) fn nids(&self) -> Vec<Nid> {
-        self.candidates.iter().map(|c| c.nid).collect()
+        self.candidates.nids().to_vec()
     }
 
     /// NID of the current connection, or of the last attempt.
     pub(crate) fn current_nid(&self) -> Option<Nid> {
-        self.candidates.get(self.current as usize).map(|c| c.nid)
+        self.candidates.current()
     }
 
     /// Returns whether the target may be served on a network.
     pub(crate) fn is_on(&self, network: Network) -> bool {
-        self.candidates.iter().any(|candidate| candidate.nid.network == network)
+        self.candidates.is_on(network)
     }
 
     /// Returns whether `nid` is one where the target may be served.
     pub(crate) fn knows(&self, nid: Nid) -> bool {
-        self.candidates.iter().any(|candidate| candidate.nid == nid)
+        self.candidates.knows(nid)
     }
 
     /// Connection for ordinary requests.
@@ -316,9 +342,9 @@ impl ImportMachine {
         if self.state != ImportState::Full && !self.is_recovering() {
             return None;
         }
-        let accepted = self.accepted.expect("an import that is connected was accepted");
-        let nid = self.candidates[self.current as usize].nid;
-        Some(Connection { nid, export: accepted.export, connection: self.connection })
+        let export = self.export.expect("an import that is connected was accepted").get();
+        let nid = self.candidates.current().expect("an import that is connected has a NID in use");
+        Some(Connection { nid, export, connection: self.connection })
     }
 
     /// Returns whether the import replays, or waits for other clients to do so.
@@ -328,12 +354,22 @@ impl ImportMachine {
 
     /// Export that the server named in its last successful connect.
     pub(crate) fn export(&self) -> Option<u64> {
-        self.accepted.map(|a| a.export)
+        self.export.map(NonZeroU64::get)
     }
 
     /// The server's instance, as of the last connection.
     pub(crate) fn instance(&self) -> Option<u64> {
-        self.accepted.map(|a| a.instance)
+        self.accepted_before().map(|(_, reply)| reply.data.instance)
+    }
+
+    /// Export and reply of the last successful connect, unless the server has forgotten the client since, as it was told.
+    fn accepted_before(&self) -> Option<(NonZeroU64, &ConnectReply)> {
+        self.export.zip(self.reply.as_deref())
+    }
+
+    /// Data that was negotiated in the last successful connect.
+    pub(crate) fn negotiated(&self) -> Option<&ConnectData> {
+        self.reply.as_ref().map(|reply| &reply.data)
     }
 
     /// Returns whether the import should connect and has not begun to.
@@ -353,18 +389,17 @@ impl ImportMachine {
         }
         // After a loss the same NID is tried first, because most often only the connection broke; then the NID not
         // tried for longest. A NID where the target may well be is tried again.
-        if self.tries_again == 0 && (self.failures > 0 || self.accepted.is_none()) {
-            let oldest = self.candidates.iter().enumerate().min_by_key(|(i, c)| (c.tried, *i)).map(|(i, _)| i);
-            self.current = oldest.unwrap_or(0) as u32;
+        if self.tries_again == 0 && (self.failures > 0 || self.export.is_none()) {
+            self.candidates.choose_oldest();
         }
         self.connection += 1;
-        self.candidates[self.current as usize].tried = self.connection;
+        let nid = self.candidates.handle_tried(self.connection);
         self.step(now, Event::ConnectSent);
         let rounds = self.failures / self.candidates.len() as u32;
         Some(Attempt {
-            nid: self.candidates[self.current as usize].nid,
+            nid,
             connection: self.connection,
-            previous_export: self.accepted.map_or(0, |a| a.export),
+            previous_export: self.export().unwrap_or(0),
             timeout: (CONNECT_TIMEOUT * (rounds + 1)).min(CONNECT_TIMEOUT_MAX),
         })
     }
@@ -375,18 +410,19 @@ impl ImportMachine {
         if self.state != ImportState::Connecting || connection != self.connection {
             return Outcome::Stale;
         }
-        let outcome = match self.accepted {
+        let outcome = match self.accepted_before() {
             _ if new.recovering => Outcome::Recovering,
             None => Outcome::First,
             // The server has forgotten the client, which told it to, but the answer was lost.
-            Some(old) if self.leaves && !(new.reconnect && new.export == old.export) => Outcome::First,
-            Some(old) if new.reconnect && new.export == old.export => Outcome::Reconnected,
+            Some((old, _)) if self.leaves && !(new.reconnect && new.export == old) => Outcome::First,
+            Some((old, _)) if new.reconnect && new.export == old => Outcome::Reconnected,
             // Storage that was formatted again under the old name does not know this client either.
-            Some(old) if new.target_uuid != old.target_uuid || new.instance == old.instance => Outcome::Evicted,
-            Some(_) if new.remembers => Outcome::Evicted,
+            Some((_, old)) if new.reply.target_uuid != old.target_uuid => Outcome::Evicted,
+            Some((_, old)) if new.instance() == old.data.instance => Outcome::Evicted,
+            Some(_) if new.remembers() => Outcome::Evicted,
             Some(_) => Outcome::Restarted,
         };
-        (self.accepted, self.leaves) = (Some(new), false);
+        (self.export, self.reply, self.leaves) = (Some(new.export), Some(new.reply), false);
         (self.failures, self.tries_again) = (0, 0);
         self.connects += 1;
         self.generation += u32::from(outcome == Outcome::Evicted);
@@ -431,9 +467,8 @@ impl ImportMachine {
             self.failures += 1;
             self.tries_again = if again { self.tries_again + 1 } else { 0 };
             self.step(now, Event::ConnectFailed);
-            if !self.candidates[self.current as usize].listed {
-                self.candidates.remove(self.current as usize);
-                (self.current, self.tries_again) = (0, 0);
+            if self.candidates.handle_failed() {
+                self.tries_again = 0;
             }
         }
         if self.tries_again > 0 {
@@ -469,7 +504,7 @@ impl ImportMachine {
     /// connect is like the first. Otherwise the server may wait for the client in its next recovery: the client connects again.
     pub(crate) fn handle_left(&mut self, now: Time, answered: bool) {
         match (self.state, answered) {
-            (ImportState::Idle, true) => (self.accepted, self.leaves) = (None, false),
+            (ImportState::Idle, true) => (self.export, self.leaves) = (None, false),
             (ImportState::Idle, false) => self.step(now, Event::Lost),
             // Closed meanwhile.
             _ => {}
@@ -477,20 +512,10 @@ impl ImportMachine {
     }
 
     /// Sets the NIDs where the target may be served.
-    pub(crate) fn handle_nids(&mut self, nids: &[Nid]) {
-        let current = self.current_nid();
-        let old = std::mem::replace(&mut self.candidates, Vec::with_capacity(nids.len()));
+    pub(crate) fn handle_nids(&mut self, nids: &Arc<Vec<Nid>>) {
         // The NID in use remains a candidate while it works, even if it is no longer listed.
-        let keep = current.filter(|_| !self.wants_connect());
-        let listed = nids.iter().map(|n| (*n, true));
-        for (nid, listed) in listed.chain(keep.map(|n| (n, false))) {
-            if self.candidates.iter().all(|c| c.nid != nid) {
-                let tried = old.iter().find(|c| c.nid == nid).map_or(0, |c| c.tried);
-                self.candidates.push(Candidate { nid, tried, listed });
-            }
-        }
-        // Without a connection the NID listed first is next, because the target was started there last.
-        self.current = self.candidates.iter().position(|c| Some(c.nid) == keep).unwrap_or(0) as u32;
+        let kept = self.current_nid().filter(|_| !self.wants_connect());
+        self.candidates.replace(nids, kept, self.connection);
         (self.failures, self.tries_again) = (0, 0);
         self.assert_placed();
     }
@@ -502,7 +527,7 @@ impl ImportMachine {
         (self.failures, self.tries_again) = (0, 0);
         let lost = news && self.handle_lost(now, self.connection);
         if lost {
-            self.current = 0;
+            self.candidates.choose_first();
         }
         lost
     }
@@ -524,9 +549,9 @@ impl ImportMachine {
     fn assert_placed(&self) {
         let state = self.state;
         let idle = matches!(state, ImportState::New | ImportState::Discon | ImportState::Closed);
-        assert!(idle || (self.current as usize) < self.candidates.len(), "{state:?} at place {}", self.current);
+        assert!(idle || self.candidates.current().is_some(), "{state:?} at none of {:?}", self.candidates);
         let knows_server = !idle && state != ImportState::Connecting;
-        assert!(!knows_server || self.accepted.is_some(), "{state:?}, and no connect was ever accepted");
+        assert!(!knows_server || self.reply.is_some(), "{state:?}, and no connect was ever accepted");
         assert!(state == ImportState::New || state == ImportState::Closed || self.connection > 0, "{state:?}, unasked");
     }
 }
@@ -534,18 +559,27 @@ impl ImportMachine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_base::Uuid;
 
     const A: Nid = Nid::sim(1);
     const B: Nid = Nid::sim(2);
     const T: Time = Time::ZERO;
 
     fn accepted(export: u64, instance: u64, reconnect: bool) -> Accepted {
-        let target_uuid = Uuid([9; 16]);
-        Accepted { export, instance, target_uuid, reconnect, recovering: false, remembers: false }
+        let reply =
+            ConnectReply { data: ConnectData { instance, ..ConnectData::default() }, target_uuid: Uuid([9; 16]) };
+        let export = NonZeroU64::new(export).unwrap();
+        Accepted { export, reply: Arc::new(reply), reconnect, recovering: false }
+    }
+
+    /// The same from a server that remembers its clients.
+    fn remembering(mut accepted: Accepted) -> Accepted {
+        Arc::make_mut(&mut accepted.reply).data.flags |= connect_flags::RECOVERY;
+        accepted
     }
 
     fn connected(nids: &[Nid]) -> ImportMachine {
-        let mut m = ImportMachine::new(T, nids);
+        let mut m = ImportMachine::new(T, &nids.to_vec().into());
         let a = m.start_connect(T).unwrap();
         assert_eq!(m.handle_accepted(T, a.connection, accepted(7, 1, false)), Outcome::First);
         m
@@ -580,19 +614,20 @@ mod tests {
         assert_eq!(again(&mut connected(&[A]), accepted(7, 1, true)), Outcome::Reconnected);
         assert_eq!(again(&mut connected(&[A]), accepted(8, 1, false)), Outcome::Evicted);
         assert_eq!(again(&mut connected(&[A]), accepted(8, 2, false)), Outcome::Restarted);
-        let forgotten = Accepted { remembers: true, ..accepted(8, 2, false) };
+        let forgotten = remembering(accepted(8, 2, false));
         assert_eq!(again(&mut connected(&[A]), forgotten), Outcome::Evicted, "it had its time");
-        let other_storage = Accepted { target_uuid: Uuid([1; 16]), ..accepted(8, 2, false) };
+        let mut other_storage = accepted(8, 2, false);
+        Arc::make_mut(&mut other_storage.reply).target_uuid = Uuid([1; 16]);
         assert_eq!(again(&mut connected(&[A]), other_storage), Outcome::Evicted);
     }
 
     #[test]
     fn a_recovery_goes_step_by_step_and_begins_anew_with_each_connection() {
         let mut m = connected(&[A]);
-        let waits = Accepted { recovering: true, remembers: true, ..accepted(8, 2, false) };
+        let waits = Accepted { recovering: true, ..remembering(accepted(8, 2, false)) };
         m.handle_lost(T, m.connection);
         let a = m.start_connect(T).unwrap();
-        assert_eq!(m.handle_accepted(T, a.connection, waits), Outcome::Recovering);
+        assert_eq!(m.handle_accepted(T, a.connection, waits.clone()), Outcome::Recovering);
         assert_eq!((m.connection(), m.recovery_connection().unwrap().export), (None, 8));
         assert!(m.advance_recovery(T, a.connection));
         assert!(m.handle_lost(T, a.connection));
@@ -618,7 +653,7 @@ mod tests {
 
     #[test]
     fn a_late_answer_to_a_given_up_connect_means_nothing() {
-        let mut m = ImportMachine::new(T, &[A]);
+        let mut m = ImportMachine::new(T, &vec![A].into());
         let first = m.start_connect(T).unwrap();
         assert_eq!(m.start_connect(T), None, "one at a time");
         m.handle_connect_failed(T, first.connection, false);
@@ -630,7 +665,7 @@ mod tests {
 
     #[test]
     fn every_place_is_tried_in_turn_with_growing_patience() {
-        let mut m = ImportMachine::new(T, &[A, B]);
+        let mut m = ImportMachine::new(T, &vec![A, B].into());
         let mut seen = Vec::new();
         for _ in 0..8 {
             let a = m.start_connect(T).unwrap();
@@ -643,7 +678,7 @@ mod tests {
     /// A client that connected while the target recovered once waited 2 s for a recovery that was over after 3 ms.
     #[test]
     fn a_target_that_recovers_is_asked_again_soon_and_where_it_is() {
-        let mut m = ImportMachine::new(T, &[A, B]);
+        let mut m = ImportMachine::new(T, &vec![A, B].into());
         let a = m.start_connect(T).unwrap();
         assert_eq!(m.handle_connect_failed(T, a.connection, false), Duration::ZERO);
         let mut pauses = Vec::new();
@@ -660,7 +695,7 @@ mod tests {
 
     #[test]
     fn after_a_loss_the_same_place_is_tried_first() {
-        let mut m = ImportMachine::new(T, &[A, B]);
+        let mut m = ImportMachine::new(T, &vec![A, B].into());
         let a = m.start_connect(T).unwrap();
         m.handle_connect_failed(T, a.connection, false);
         let b = m.start_connect(T).unwrap();
@@ -675,16 +710,16 @@ mod tests {
     #[test]
     fn new_places_are_tried_and_a_working_one_is_kept() {
         let mut m = connected(&[A]);
-        m.handle_nids(&[B]);
+        m.handle_nids(&vec![B].into());
         assert_eq!((m.state(), m.connection().unwrap().nid), (ImportState::Full, A));
         m.handle_lost(T, m.connection);
         let a = m.start_connect(T).unwrap();
         assert_eq!(a.nid, A);
         m.handle_connect_failed(T, a.connection, false);
         assert_eq!((m.nids(), m.start_connect(T).unwrap().nid), (vec![B], B));
-        let mut none = ImportMachine::new(T, &[]);
+        let mut none = ImportMachine::new(T, &vec![].into());
         assert_eq!(none.start_connect(T), None);
-        none.handle_nids(&[A]);
+        none.handle_nids(&vec![A].into());
         assert_eq!(none.start_connect(T).unwrap().nid, A);
     }
 
@@ -692,18 +727,27 @@ mod tests {
     fn after_a_failover_the_place_that_is_listed_first_is_tried_first() {
         let mut m = connected(&[A, B]);
         m.handle_lost(T, m.connection);
-        m.handle_nids(&[B, A]);
+        m.handle_nids(&vec![B, A].into());
         m.handle_restart(T, 2);
         assert_eq!(m.start_connect(T).unwrap().nid, B);
         // While the connection works, a new order of the NIDs changes nothing.
         let mut m = connected(&[A, B]);
-        m.handle_nids(&[B, A]);
+        m.handle_nids(&vec![B, A].into());
         m.handle_lost(T, m.connection);
         assert_eq!(m.start_connect(T).unwrap().nid, A);
         let mut m = connected(&[A, B]);
-        m.handle_nids(&[B, A]);
+        m.handle_nids(&vec![B, A].into());
         assert!(m.handle_restart(T, 2));
         assert_eq!(m.start_connect(T).unwrap().nid, B);
+    }
+
+    #[test]
+    fn an_import_that_rests_takes_new_nids() {
+        let mut m = connected(&[A]);
+        assert!(m.rest(T).is_some());
+        m.handle_left(T, true);
+        m.handle_nids(&vec![B].into());
+        assert_eq!((m.export(), m.start_connect(T).unwrap().nid), (None, B));
     }
 
     #[test]

@@ -5,12 +5,14 @@ use crate::connections::{EXPORTS_MAX, HOST_EXPORTS_MAX};
 use crate::deadlines::DueImports;
 use crate::evictor::Evictor;
 use crate::export::Export;
+use crate::export_table::ExportTable;
 use crate::identity::Refusals;
-use crate::import::{Import, ImportConfig, ImportShared};
+use crate::import::{Import, ImportShared};
+use crate::import_config::{ImportClient, ImportConfig, ImportTarget};
 use crate::lane::LaneCounts;
 use crate::leases::{self, AskLeases, Heartbeat, Leases, LeasesFollowed, NEWS_WAIT};
 use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, purpose, request_portal};
-use crate::node_core::{ImportTable, NodeCore};
+use crate::node_core::NodeCore;
 use crate::request_buffers::{Arrived, BUFFERS_MAX, Buffer, BufferOwner, RequestBuffers};
 use crate::stats::OpSums;
 use crate::target::{TargetEntry, TargetHandler};
@@ -26,6 +28,7 @@ use nacre_wire::header::RpcKind;
 use nacre_wire::{Lane, Opcode};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::oneshot;
@@ -46,7 +49,7 @@ pub(crate) struct NodeShared {
     /// By id, so that walks over all imports go in a fixed order.
     imports: RwLock<BTreeMap<u64, Weak<ImportShared>>>,
     pub(crate) targets: RwLock<BTreeMap<String, Arc<TargetEntry>>>,
-    pub(crate) exports: RwLock<FxHashMap<u64, Arc<Export>>>,
+    pub(crate) exports: RwLock<ExportTable<u64, Export>>,
     /// Request buffers of each lane, in the order of [`Lane::ALL`].
     pub(crate) buffers: [Mutex<RequestBuffers<Arrived>>; Lane::ALL.len()],
     /// Places for exports, by the hosts of the clients.
@@ -179,8 +182,14 @@ impl RpcNode {
 
     /// Makes an import, which connects at the first call. [`Import::list_in`] shows it to administrators.
     pub fn import(&self, config: ImportConfig) -> Arc<Import> {
+        let (client, target) = config.into();
+        Arc::new(self.import_between(&Arc::new(client), &Arc::new(target)))
+    }
+
+    /// Makes an import that shares its client and its target with other imports.
+    pub fn import_between(&self, client: &Arc<ImportClient>, target: &Arc<ImportTarget>) -> Import {
         let id = self.0.next_import.fetch_add(1, Ordering::Relaxed);
-        let import = Import::new(self.0.core.clone(), self.0.clone(), id, config);
+        let import = Import::new(self.0.clone(), id, client.clone(), target.clone());
         self.0.imports.write().insert(id, Arc::downgrade(&import.0));
         import
     }
@@ -235,9 +244,11 @@ impl RpcNode {
     }
 }
 
-impl ImportTable for NodeShared {
-    fn forget_import(&self, number: u64) {
-        self.imports.write().remove(&number);
+impl Deref for NodeShared {
+    type Target = NodeCore;
+
+    fn deref(&self) -> &NodeCore {
+        &self.core
     }
 }
 
@@ -283,6 +294,11 @@ impl NodeShared {
         self.start_timer(&self.service_timer, NodeShared::handle_service_time);
     }
 
+    /// An import is gone.
+    pub(crate) fn forget_import(&self, number: u64) {
+        self.imports.write().remove(&number);
+    }
+
     fn start_timer(self: &Arc<Self>, timer: &Arc<Timer>, fire: fn(&Arc<Self>, Time) -> Time) {
         let (node, timer, rt) = (Arc::downgrade(self), timer.clone(), self.core.rt.clone());
         let run = async move { timer.run(&rt, |now| node.upgrade().map(|n| fire(&n, now))).await };
@@ -323,12 +339,17 @@ impl NodeShared {
         let mut pinging = Vec::new();
         for import in imports {
             import.armed.clear();
-            let (at, is_ping_due) = import.handle_time(now);
-            deadlines.arm(&import.armed, import.id, at.max(now + RESOLUTION));
-            pinging.extend(is_ping_due.then_some(import));
+            match import.handle_time(now) {
+                (at, false) => deadlines.arm(&import.armed, import.id, at.max(now + RESOLUTION)),
+                (at, true) => pinging.push((import, at)),
+            }
         }
         if !pinging.is_empty() {
-            self.send_pings(pinging, now);
+            self.send_pings(pinging.iter().map(|(import, _)| import.clone()).collect(), now);
+        }
+        // A ping's own deadline comes before the next ping, and then this leaves nothing in the queue.
+        for (import, at) in pinging {
+            deadlines.arm(&import.armed, import.id, at.max(now + RESOLUTION));
         }
         deadlines.next()
     }
@@ -377,7 +398,7 @@ impl NodeShared {
 
     /// Returns whether an import of this node belongs to this client.
     pub(crate) fn has_client(&self, client: Uuid) -> bool {
-        self.imports().iter().any(|i| i.config.client == client)
+        self.imports().iter().any(|i| i.client.uuid == client)
     }
 
     pub(crate) fn imports(&self) -> Vec<Arc<ImportShared>> {
@@ -386,9 +407,7 @@ impl NodeShared {
 
     /// All exports, in the order of their cookies.
     pub(crate) fn exports(&self) -> Vec<Arc<Export>> {
-        let mut all: Vec<_> = self.exports.read().values().cloned().collect();
-        all.sort_by_key(|e| e.cookie);
-        all
+        self.exports.read().in_order()
     }
 
     pub(crate) fn export(&self, cookie: u64) -> Option<Arc<Export>> {
@@ -427,14 +446,12 @@ impl ServedTarget {
 
     /// The clients connected, in the order of their cookies.
     pub fn exports(&self) -> Vec<Arc<Export>> {
-        let mut all: Vec<_> = self.entry.clients.lock().values().cloned().collect();
-        all.sort_by_key(|e| e.cookie);
-        all
+        self.entry.clients.lock().in_order()
     }
 
     /// Clients that are connected, other servers among them, in the order of their exports' cookies.
     pub fn clients(&self) -> Vec<Uuid> {
-        self.exports().iter().map(|export| export.client).collect()
+        self.exports().iter().map(|export| export.client()).collect()
     }
 
     /// The export of a client, if it is connected.

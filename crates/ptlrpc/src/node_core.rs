@@ -11,12 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// A node's table of imports. Imports keep it, and so the node: it can be dropped before they are.
-pub(crate) trait ImportTable: Send + Sync {
-    /// An import is gone.
-    fn forget_import(&self, number: u64);
-}
-
 /// The clock, the network and the fault points of a node, and the source of its xids.
 pub(crate) struct NodeCore {
     pub(crate) rt: Rt,

@@ -92,7 +92,7 @@ impl ImportShared {
             if s.machine.connection().is_none_or(|c| c.connection != connection) {
                 return;
             }
-            s.last_reply = Some(self.node.rt.now());
+            s.note_reply(self.node.rt.now());
             s.handle_committed(committed)
         };
         tell_all(&durable, Fate::Durable);

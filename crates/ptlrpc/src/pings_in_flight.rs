@@ -5,28 +5,72 @@ use crate::calls::Answered;
 use crate::import_state::Connection;
 use nacre_base::{Tag, Time};
 use nacre_wire::{Lane, Opcode, RpcHeader};
+use std::time::Duration;
 
-/// The pings of an import that wait for their answers; mostly one or none. A sans-IO engine.
+/// The pings of an import that wait for their answers, the latest first; mostly one or none. A sans-IO engine.
 #[derive(Debug, Default)]
-pub(crate) struct PingsInFlight(Vec<Sent>);
+pub(crate) struct PingsInFlight(Option<Box<Sent>>);
 
+/// A ping. Those before it are a list, because thousands of imports have one ping in flight at the same moment, and few have two.
 #[derive(Debug)]
 struct Sent {
     xid: u64,
     /// Number of the connection on which it was sent.
     sent_on: u32,
     sent_at: Time,
-    /// Time by which the server must have answered.
-    deadline: Time,
+    /// Time in microseconds after that by which the server must have answered.
+    patience_us: u32,
+    before: Option<Box<Sent>>,
+}
+
+const _: () = assert!(size_of::<Sent>() == 32, "each import may have a ping in flight");
+
+impl Sent {
+    fn deadline(&self) -> Time {
+        self.sent_at + Duration::from_micros(self.patience_us.into())
+    }
+
+    /// Extends the deadline. A ping does not wait for more than 71 minutes.
+    fn wait_until(&mut self, deadline: Time) {
+        let micros = deadline.since(self.sent_at).as_nanos().div_ceil(1000);
+        self.patience_us = self.patience_us.max(u32::try_from(micros).unwrap_or(u32::MAX));
+    }
 }
 
 impl PingsInFlight {
+    fn iter(&self) -> impl Iterator<Item = &Sent> {
+        std::iter::successors(self.0.as_deref(), |sent| sent.before.as_deref())
+    }
+
+    fn find(&mut self, xid: u64) -> Option<&mut Sent> {
+        let mut next = self.0.as_deref_mut();
+        while let Some(sent) = next {
+            if sent.xid == xid {
+                return Some(sent);
+            }
+            next = sent.before.as_deref_mut();
+        }
+        None
+    }
+
+    /// Takes out the ping with this xid.
+    fn take(&mut self, xid: u64) -> Option<Box<Sent>> {
+        let mut place = &mut self.0;
+        while place.as_ref().is_some_and(|sent| sent.xid != xid) {
+            place = &mut place.as_mut()?.before;
+        }
+        let mut sent = place.take()?;
+        *place = sent.before.take();
+        Some(sent)
+    }
+
     /// A ping goes out.
     pub(crate) fn handle_sent(&mut self, xid: u64, connection: u32, now: Time, deadline: Time) {
-        assert!(self.0.iter().all(|sent| sent.xid < xid), "a ping has xid {xid}: {self:?}");
-        // Room for one: thousands of imports have a ping in flight at the same moment, and few have two.
-        self.0.reserve_exact(1);
-        self.0.push(Sent { xid, sent_on: connection, sent_at: now, deadline });
+        assert!(self.0.as_ref().is_none_or(|latest| latest.xid < xid), "a ping has xid {xid}: {self:?}");
+        let before = self.0.take();
+        let mut sent = Box::new(Sent { xid, sent_on: connection, sent_at: now, patience_us: 0, before });
+        sent.wait_until(deadline);
+        self.0 = Some(sent);
     }
 
     /// Handles a reply. Returns `None` if it answers no ping, or comes from an export other than `export`, the one that the
@@ -34,11 +78,10 @@ impl PingsInFlight {
     pub(crate) fn handle_reply(&mut self, header: &RpcHeader, export: Option<u64>) -> Option<Answered> {
         // A refusal names no export.
         let is_current = header.export == 0 || Some(header.export) == export;
-        let answers = |sent: &Sent| sent.xid == header.xid && header.opcode == Opcode::ObdPing as u32 && is_current;
-        let sent = self.0.remove(self.0.iter().position(answers)?);
-        if self.0.is_empty() {
-            self.0 = Vec::new();
+        if !is_current || header.opcode != Opcode::ObdPing as u32 {
+            return None;
         }
+        let sent = self.take(header.xid)?;
         Some(Answered {
             xid: header.xid,
             lane: Lane::Control,
@@ -54,34 +97,38 @@ impl PingsInFlight {
 
     /// The server needs until `deadline` for the request with this xid.
     pub(crate) fn handle_early_reply(&mut self, xid: u64, deadline: Time) {
-        let asked = self.0.iter_mut().find(|sent| sent.xid == xid);
-        asked.into_iter().for_each(|sent| sent.deadline = sent.deadline.max(deadline));
+        self.find(xid).into_iter().for_each(|sent| sent.wait_until(deadline));
     }
 
     /// The connection is lost: whoever has state at the server pings again over the next one.
     pub(crate) fn handle_lost(&mut self) {
-        self.0 = Vec::new();
+        self.0 = None;
     }
 
     /// Connection on which the ping with this xid was sent.
     pub(crate) fn sent_on(&self, xid: u64) -> Option<u32> {
-        self.0.iter().find(|sent| sent.xid == xid).map(|sent| sent.sent_on)
+        self.iter().find(|sent| sent.xid == xid).map(|sent| sent.sent_on)
+    }
+
+    /// Returns whether no ping waits for its answer.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Returns whether a ping waits for its answer on this connection.
     pub(crate) fn is_on(&self, connection: u32) -> bool {
-        self.0.iter().any(|sent| sent.sent_on == connection)
+        self.iter().any(|sent| sent.sent_on == connection)
     }
 
     /// Number of pings that wait for their answers.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.iter().count()
     }
 
     /// When the first answer must have come; never if none is awaited on the connection in use.
     pub(crate) fn deadline(&self, current: Option<Connection>) -> Time {
-        let on_current = self.0.iter().filter(|sent| current.is_some_and(|c| c.connection == sent.sent_on));
-        on_current.map(|sent| sent.deadline).min().unwrap_or(Time::FAR_FUTURE)
+        let on_current = self.iter().filter(|sent| current.is_some_and(|c| c.connection == sent.sent_on));
+        on_current.map(Sent::deadline).min().unwrap_or(Time::FAR_FUTURE)
     }
 }
 
@@ -133,6 +180,9 @@ mod tests {
         let current = Some(Connection { nid: Nid::LO, export: 5, connection: 2 });
         assert_eq!((ping.len(), ping.deadline(current)), (2, Time::from_secs(11)));
         assert!(ping.handle_reply(&reply(7, 5), Some(5)).is_some());
+        assert_eq!((ping.len(), ping.deadline(current)), (1, Time::from_secs(20)));
+        ping.handle_sent(10, 2, Time::ZERO, Time::from_secs(30));
+        assert!(ping.handle_reply(&reply(10, 5), Some(5)).is_some(), "the latest may be answered first");
         assert_eq!((ping.len(), ping.deadline(current)), (1, Time::from_secs(20)));
     }
 

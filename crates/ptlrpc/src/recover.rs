@@ -5,10 +5,10 @@
 
 use crate::call::INLINE_MAX;
 use crate::error::RpcError;
-use crate::import::{ImportShared, Replaying, tell_all};
+use crate::import::{ImportShared, tell_all};
 use crate::import_state::{Attempt, Connection};
 use crate::message::{Incoming, encode, millis, request_portal};
-use crate::replay::{Fate, Replayable};
+use crate::replay::{Fate, Replayable, Replaying};
 use bytes::Bytes;
 use nacre_base::{Errno, Payload, Time};
 use nacre_wire::header::{Replayed, Versions, flags};
@@ -48,9 +48,10 @@ impl ImportShared {
                 let mut s = self.state.lock();
                 if s.machine.finish_recovery(self.node.rt.now()) {
                     s.replays.end_recovery();
-                    s.recovered_at = s.machine.instance();
+                    let instance = s.machine.instance().expect("a recovery follows a connect that was accepted");
+                    s.note_recovered(instance);
                     s.calls.in_use().into_iter().for_each(|calls| calls.handle_connected(attempt.connection));
-                    tracing::info!("{}: recovered", self.config.label);
+                    tracing::info!("{}: recovered", self.target.label);
                 }
             }
             Err(e) => self.handle_lost(attempt.connection, &format!("recovery broke off: {e}")),
@@ -61,7 +62,7 @@ impl ImportShared {
         let durable = {
             let mut s = self.state.lock();
             let instance = s.machine.instance().expect("a recovery follows a connect that was accepted");
-            s.replays.begin_recovery(instance, committed)
+            s.replays.begin_recovery(instance, committed, &self.node.unstable)
         };
         tell_all(&durable, Fate::Durable);
         while let Some(replay) = self.next_replay() {
@@ -117,7 +118,7 @@ impl ImportShared {
             if result.is_err() { replays.handle_failed(transno) } else { None }
         };
         if let Err(e) = result {
-            tracing::warn!("{}: replay of {opcode} xid {xid}: {e}", self.config.label);
+            tracing::warn!("{}: replay of {opcode} xid {xid}: {e}", self.target.label);
         }
         tell_all(&Vec::from_iter(lost), Fate::Lost);
         Ok(())
@@ -157,19 +158,19 @@ impl ImportShared {
         self.expect_answer(connection, Replaying { xid, export: to.export, deadline, answer: sender })?;
         let payload = encode(RpcKind::Request, &header, &body, inline);
         if node.lnet.post(to.nid, request_portal(request.lane), self.id, payload).is_err() {
-            self.state.lock().replaying = None;
+            self.state.lock().replays.take_sent(|_| true);
             return Err(RpcError::Unreachable);
         }
         loop {
-            let deadline = self.state.lock().replaying.as_ref().map_or(Time::ZERO, |r| r.deadline);
+            let deadline = self.state.lock().replays.sent().map_or(Time::ZERO, |sent| sent.deadline);
             match node.rt.timeout_at(deadline, &mut answer).await {
                 Ok(answer) => return answer.map_err(|_| RpcError::Unreachable),
                 // An early reply may have extended the deadline.
                 Err(_) => {
                     let mut s = self.state.lock();
                     let now = node.rt.now();
-                    if s.replaying.as_ref().is_none_or(|r| r.deadline <= now) {
-                        s.replaying = None;
+                    if s.replays.sent().is_none_or(|sent| sent.deadline <= now) {
+                        s.replays.take_sent(|_| true);
                         return Err(RpcError::TimedOut);
                     }
                 }
@@ -184,9 +185,7 @@ impl ImportShared {
         if s.machine.recovery_connection().is_none_or(|c| c.connection != connection) {
             return Err(RpcError::Unreachable);
         }
-        let before = s.replaying.as_ref().map(|r| r.xid);
-        assert!(before.is_none(), "xid {} is replayed while {before:?} waits for its answer", replaying.xid);
-        s.replaying = Some(Box::new(replaying));
+        s.replays.handle_sent(replaying);
         Ok(())
     }
 

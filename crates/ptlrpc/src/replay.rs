@@ -1,13 +1,15 @@
 //! Answered requests that an import keeps until the server says that their changes are durable, and the order in which
 //! a restarted server gets them again. A sans-IO engine; `recover` does the sending.
 
+use crate::message::Incoming;
 use bytes::Bytes;
-use nacre_base::Payload;
+use nacre_base::{Payload, Time};
 use nacre_wire::header::Versions;
 use nacre_wire::{Lane, Opcode, RpcHeader};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::oneshot;
 
 /// Callback for when a change is durable, or is known to be lost. It must not wait.
 #[derive(Clone)]
@@ -64,16 +66,22 @@ pub(crate) struct Kept {
     pub(crate) pre_versions: Versions,
 }
 
-/// The engine. Its books are made for the first request or recovery: most imports of a node never need them.
-#[derive(Default)]
-pub(crate) struct Replays {
-    /// Bytes of data in the kept requests of all imports of the node.
-    total: Arc<AtomicU64>,
-    books: Option<Box<Books>>,
+/// A replay that waits for its reply.
+pub(crate) struct Replaying {
+    pub(crate) xid: u64,
+    pub(crate) export: u64,
+    /// Extended by early replies.
+    pub(crate) deadline: Time,
+    pub(crate) answer: oneshot::Sender<Incoming>,
 }
 
+/// The engine. Its books are made for the first request or recovery: most imports of a node never need them.
 #[derive(Default)]
+pub(crate) struct Replays(Option<Box<Books>>);
+
 struct Books {
+    /// Bytes of data in the kept requests of all imports of the node.
+    total: Arc<AtomicU64>,
     /// Kept requests, by transno.
     kept: BTreeMap<u64, Kept>,
     /// Bytes of data in the kept requests.
@@ -85,29 +93,34 @@ struct Books {
     /// Transno of a replay that was sent and has no answer. The replay may have failed, although later changes of other
     /// clients were committed.
     unanswered: Option<u64>,
+    /// The replay that waits for its reply.
+    sent: Option<Replaying>,
 }
 
-impl Drop for Replays {
+impl Drop for Books {
     fn drop(&mut self) {
-        self.total.fetch_sub(self.unstable_bytes(), Ordering::Relaxed);
+        self.total.fetch_sub(self.unstable, Ordering::Relaxed);
     }
 }
 
 impl Replays {
-    /// Makes an empty set. The bytes of its requests are also counted in `total`.
-    pub(crate) fn new(total: Arc<AtomicU64>) -> Replays {
-        Replays { total, books: None }
+    /// The books; the bytes of their requests are also counted in `total`.
+    fn books(&mut self, total: &Arc<AtomicU64>) -> &mut Books {
+        self.0.get_or_insert_with(|| {
+            let (kept, total) = (BTreeMap::new(), total.clone());
+            Box::new(Books { total, kept, unstable: 0, instance: None, answered: 0, unanswered: None, sent: None })
+        })
     }
 
-    /// Keeps a request that was answered with this transno. A request that is answered twice, because the first reply
-    /// was lost, is kept once.
-    pub(crate) fn keep(&mut self, transno: u64, kept: Kept) {
+    /// Keeps a request that was answered with this transno, and counts its bytes in `total`, too. A request that is answered twice,
+    /// because the first reply was lost, is kept once.
+    pub(crate) fn keep(&mut self, transno: u64, kept: Kept, total: &Arc<AtomicU64>) {
         let bytes = kept.request.data.len() as u64;
-        let books = self.books.get_or_insert_default();
+        let books = self.books(total);
         books.unstable += bytes;
-        self.total.fetch_add(bytes, Ordering::Relaxed);
+        books.total.fetch_add(bytes, Ordering::Relaxed);
         if let Some(before) = books.kept.insert(transno, kept) {
-            books.forget(before.request.data.len() as u64, &self.total);
+            books.forget(before.request.data.len() as u64);
         }
     }
 
@@ -115,10 +128,10 @@ impl Replays {
     #[must_use]
     pub(crate) fn handle_committed(&mut self, upto: u64) -> Vec<CommitCallback> {
         let mut callbacks = Vec::new();
-        let Some(books) = &mut self.books else { return callbacks };
+        let Some(books) = &mut self.0 else { return callbacks };
         while let Some(first) = books.kept.first_entry().filter(|e| *e.key() <= upto) {
             let kept = first.remove();
-            books.forget(kept.request.data.len() as u64, &self.total);
+            books.forget(kept.request.data.len() as u64);
             callbacks.extend(kept.request.on_commit.clone());
         }
         books.assert_balanced();
@@ -128,9 +141,9 @@ impl Replays {
     /// The server could not execute this request again. Returns the callback to call.
     #[must_use]
     pub(crate) fn handle_failed(&mut self, transno: u64) -> Option<CommitCallback> {
-        let books = self.books.as_mut()?;
+        let books = self.0.as_mut()?;
         let kept = books.kept.remove(&transno)?;
-        books.forget(kept.request.data.len() as u64, &self.total);
+        books.forget(kept.request.data.len() as u64);
         books.assert_balanced();
         kept.request.on_commit.clone()
     }
@@ -138,16 +151,21 @@ impl Replays {
     /// The server will never execute the kept requests again. Returns the callbacks to call.
     #[must_use]
     pub(crate) fn handle_lost(&mut self) -> Vec<CommitCallback> {
-        let Some(books) = &mut self.books else { return Vec::new() };
-        books.forget(books.unstable, &self.total);
+        let Some(books) = &mut self.0 else { return Vec::new() };
+        books.forget(books.unstable);
         std::mem::take(&mut books.kept).into_values().filter_map(|kept| kept.request.on_commit.clone()).collect()
     }
 
     /// A server instance waits for replays, perhaps over a second connection; it has kept all changes up to
     /// `committed`. Returns the callbacks to call.
     #[must_use]
-    pub(crate) fn begin_recovery(&mut self, instance: u64, committed: u64) -> Vec<CommitCallback> {
-        let books = self.books.get_or_insert_default();
+    pub(crate) fn begin_recovery(
+        &mut self,
+        instance: u64,
+        committed: u64,
+        total: &Arc<AtomicU64>,
+    ) -> Vec<CommitCallback> {
+        let books = self.books(total);
         if books.instance != Some(instance) {
             books.instance = Some(instance);
             books.answered = 0;
@@ -163,15 +181,33 @@ impl Replays {
     /// last reply of each tag, so after its next crash it could not recognise an earlier replay that is durable. Thus only
     /// the last replay can come twice, and the server has its reply.
     pub(crate) fn start_next(&mut self) -> Option<(u64, u64, &Kept)> {
-        let books = self.books.as_mut()?;
+        let books = self.0.as_mut()?;
         let (transno, kept) = books.kept.range(books.answered + 1..).next()?;
         books.unanswered = Some(*transno);
         Some((*transno, books.answered, kept))
     }
 
+    /// The replay is sent. None may wait for its reply.
+    pub(crate) fn handle_sent(&mut self, replaying: Replaying) {
+        let books = self.0.as_mut().expect("a replay is sent in a recovery");
+        let before = books.sent.as_ref().map(|sent| sent.xid);
+        assert!(before.is_none(), "xid {} is replayed while {before:?} waits for its answer", replaying.xid);
+        books.sent = Some(replaying);
+    }
+
+    /// The replay that waits for its reply.
+    pub(crate) fn sent(&mut self) -> Option<&mut Replaying> {
+        self.0.as_mut()?.sent.as_mut()
+    }
+
+    /// Ends the wait for the reply to a replay, if `which` picks it.
+    pub(crate) fn take_sent(&mut self, which: impl FnOnce(&Replaying) -> bool) -> Option<Replaying> {
+        self.0.as_mut()?.sent.take_if(|sent| which(sent))
+    }
+
     /// The instance has answered the replay.
     pub(crate) fn handle_replayed(&mut self, transno: u64) {
-        let books = self.books.get_or_insert_default();
+        let books = self.0.as_mut().expect("a replay is answered in a recovery");
         let unanswered = books.unanswered.take();
         assert_eq!(unanswered, Some(transno), "a replay was answered, and another one was the last");
         books.answered = transno;
@@ -179,32 +215,32 @@ impl Replays {
 
     /// The recovery is over, or the server has nothing to recover.
     pub(crate) fn end_recovery(&mut self) {
-        if let Some(books) = &mut self.books {
+        if let Some(books) = &mut self.0 {
             (books.instance, books.unanswered) = (None, None);
         }
     }
 
     /// Transno of the last replay that was answered in this recovery, or in the last one; 0 if there was none.
     pub(crate) fn last_replayed(&self) -> u64 {
-        self.books.as_ref().map_or(0, |books| books.answered)
+        self.0.as_ref().map_or(0, |books| books.answered)
     }
 
     /// Number of kept requests.
     pub(crate) fn len(&self) -> usize {
-        self.books.as_ref().map_or(0, |books| books.kept.len())
+        self.0.as_ref().map_or(0, |books| books.kept.len())
     }
 
     /// Bytes of data that were answered and that the server may still lose.
     pub(crate) fn unstable_bytes(&self) -> u64 {
-        self.books.as_ref().map_or(0, |books| books.unstable)
+        self.0.as_ref().map_or(0, |books| books.unstable)
     }
 }
 
 impl Books {
-    fn forget(&mut self, bytes: u64, total: &AtomicU64) {
+    fn forget(&mut self, bytes: u64) {
         assert!(bytes <= self.unstable, "{bytes} bytes are durable or lost, of {} that are kept", self.unstable);
         self.unstable -= bytes;
-        let total = total.fetch_sub(bytes, Ordering::Relaxed);
+        let total = self.total.fetch_sub(bytes, Ordering::Relaxed);
         assert!(bytes <= total, "{bytes} bytes are durable or lost, of {total} that all imports keep");
     }
 
@@ -237,7 +273,7 @@ mod tests {
     fn what_is_durable_is_let_go_in_order_and_told() {
         let (mut replays, told) = (Replays::default(), Arc::default());
         for (transno, xid) in [(30, 1), (10, 2), (20, 3)] {
-            replays.keep(transno, kept(xid, 100, &told));
+            replays.keep(transno, kept(xid, 100, &told), &Arc::default());
         }
         assert_eq!((replays.len(), replays.unstable_bytes()), (3, 300));
         replays.handle_committed(20).into_iter().for_each(|c| c.tell(Fate::Durable));
@@ -252,8 +288,9 @@ mod tests {
     #[should_panic(expected = "7 bytes of it are")]
     fn bytes_that_nothing_has_are_found() {
         let mut replays = Replays::default();
-        replays.keep(5, kept(1, 10, &Arc::default()));
-        (replays.books.as_mut().unwrap().unstable, replays.total) = (17, Arc::new(AtomicU64::new(17)));
+        replays.keep(5, kept(1, 10, &Arc::default()), &Arc::default());
+        let books = replays.0.as_mut().unwrap();
+        (books.unstable, books.total) = (17, Arc::new(AtomicU64::new(17)));
         let _ = replays.handle_committed(5);
     }
 
@@ -273,7 +310,7 @@ mod tests {
     fn three(told: &Arc<Mutex<Vec<(u64, Fate)>>>) -> Replays {
         let mut replays = Replays::default();
         for (transno, xid) in [(30, 3), (10, 1), (20, 2)] {
-            replays.keep(transno, kept(xid, 0, told));
+            replays.keep(transno, kept(xid, 0, told), &Arc::default());
         }
         replays
     }
@@ -281,20 +318,20 @@ mod tests {
     #[test]
     fn they_are_sent_again_in_the_order_of_their_transnos() {
         let mut replays = three(&Arc::default());
-        assert!(replays.begin_recovery(2, 5).is_empty());
+        assert!(replays.begin_recovery(2, 5, &Arc::default()).is_empty());
         assert_eq!(replay(&mut replays, None), [(10, 0), (20, 10), (30, 20)]);
     }
 
     #[test]
     fn an_instance_gets_over_a_second_connection_only_what_it_has_not_answered() {
         let mut replays = three(&Arc::default());
-        assert!(replays.begin_recovery(2, 0).is_empty());
+        assert!(replays.begin_recovery(2, 0, &Arc::default()).is_empty());
         assert_eq!(replay(&mut replays, Some(20)), [(10, 0), (20, 10)]);
-        assert!(replays.begin_recovery(2, 0).is_empty());
+        assert!(replays.begin_recovery(2, 0, &Arc::default()).is_empty());
         assert_eq!(replay(&mut replays, None), [(20, 10), (30, 20)]);
-        assert!(replays.begin_recovery(2, 0).is_empty());
+        assert!(replays.begin_recovery(2, 0, &Arc::default()).is_empty());
         assert_eq!(replay(&mut replays, None), []);
-        assert!(replays.begin_recovery(3, 0).is_empty(), "the next instance has seen none of them");
+        assert!(replays.begin_recovery(3, 0, &Arc::default()).is_empty(), "the next instance has seen none of them");
         assert_eq!(replay(&mut replays, None), [(10, 0), (20, 10), (30, 20)]);
     }
 
@@ -302,9 +339,9 @@ mod tests {
     fn a_replay_that_was_not_answered_may_have_failed_although_later_changes_are_durable() {
         let told = Arc::default();
         let mut replays = three(&told);
-        assert!(replays.begin_recovery(2, 0).is_empty());
+        assert!(replays.begin_recovery(2, 0, &Arc::default()).is_empty());
         replay(&mut replays, Some(20));
-        replays.begin_recovery(3, 25).into_iter().for_each(|c| c.tell(Fate::Durable));
+        replays.begin_recovery(3, 25, &Arc::default()).into_iter().for_each(|c| c.tell(Fate::Durable));
         assert_eq!(*told.lock().unwrap(), [(1, Fate::Durable)]);
         assert_eq!(replay(&mut replays, None), [(20, 0), (30, 20)]);
     }
@@ -313,19 +350,19 @@ mod tests {
     #[test]
     fn what_was_answered_once_is_durable_if_the_next_instance_says_so() {
         let mut replays = three(&Arc::default());
-        assert!(replays.begin_recovery(2, 0).is_empty());
+        assert!(replays.begin_recovery(2, 0, &Arc::default()).is_empty());
         replay(&mut replays, None);
-        assert!(replays.begin_recovery(2, 0).is_empty());
+        assert!(replays.begin_recovery(2, 0, &Arc::default()).is_empty());
         replay(&mut replays, Some(10));
-        assert_eq!(replays.begin_recovery(3, 30).len(), 3);
+        assert_eq!(replays.begin_recovery(3, 30, &Arc::default()).len(), 3);
         assert_eq!(replay(&mut replays, None), []);
     }
 
     #[test]
     fn an_answer_that_comes_twice_counts_once() {
         let (mut replays, told) = (Replays::default(), Arc::default());
-        replays.keep(5, kept(1, 10, &told));
-        replays.keep(5, kept(1, 10, &told));
+        replays.keep(5, kept(1, 10, &told), &Arc::default());
+        replays.keep(5, kept(1, 10, &told), &Arc::default());
         assert_eq!((replays.len(), replays.unstable_bytes()), (1, 10));
     }
 }

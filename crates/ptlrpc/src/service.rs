@@ -224,7 +224,7 @@ impl NodeShared {
     /// Logs a request over the export of a client that connected from another NID. A client that really has moved
     /// connects again.
     fn log_stranger(&self, export: &Export, from: Nid, now: Time) {
-        let (target, client, nid) = (&export.target, &export.client_name, export.nid());
+        let (target, client, nid) = (export.target(), export.client_name(), export.nid());
         if self.refusals.is_worth_a_line(now) {
             tracing::warn!("{target}: refused a request from {from} over the export of {client}, which is at {nid}");
         } else {
@@ -332,7 +332,7 @@ impl NodeShared {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
         tracing::error!(
-            target = %q.export.target, client = %q.export.client_name, xid = q.xid, tag = q.tag.0, trace_id = q.trace_id,
+            target = %q.export.target(), client = %q.export.client_name(), xid = q.xid, tag = q.tag.0, trace_id = q.trace_id,
             "{}: the handler panicked, which is a bug; the request is answered with EIO: {said}", q.opcode
         );
         Err(Errno::EIO)

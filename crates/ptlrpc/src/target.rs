@@ -1,6 +1,7 @@
 //! The trait that a target implements to be served, the response type, and the entry of a served target.
 
 use crate::export::Export;
+use crate::export_table::ExportTable;
 use crate::identity::{Identity, Standing};
 use crate::lane::{LaneCounts, LaneService, Spawn};
 use crate::message::LockPool;
@@ -119,7 +120,8 @@ pub(crate) struct TargetEntry {
     /// Instance number for a target that has none of its own.
     pub(crate) incarnation: u64,
     pub(crate) stopped: AtomicBool,
-    pub(crate) clients: Mutex<FxHashMap<Uuid, Arc<Export>>>,
+    /// Exports of the connected clients.
+    pub(crate) clients: Mutex<ExportTable<Uuid, Export>>,
     /// Connect data that was negotiated with the latest client. Most often the next client gets the same, and shares it.
     latest_data: Mutex<Arc<ConnectData>>,
     /// Clients of which a connect is being handled, each with the connect that is handled next, if there is one.

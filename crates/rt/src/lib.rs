@@ -36,6 +36,10 @@ enum Clock {
     Sim(Arc<sim::Shared>),
 }
 
+/// Tasks of a scope, dead or alive, from which on the dead are swept out. A scope that is idle keeps no more dead tasks than this, or
+/// than living ones.
+const SWEEP_MIN: usize = 2;
+
 /// The tasks that die together.
 struct Scope {
     name: Arc<str>,
@@ -227,7 +231,7 @@ impl Scope {
         }
         if s.tasks.len() >= s.sweep_at {
             s.tasks.retain(|t| !t.is_finished());
-            s.sweep_at = (s.tasks.len() * 2).max(8);
+            s.sweep_at = (s.tasks.len() * 2).max(SWEEP_MIN);
         }
         s.tasks.push(task);
         true

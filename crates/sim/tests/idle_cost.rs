@@ -1,12 +1,14 @@
 //! Counts the memory that is allocated for a connection while nothing is asked over it, on both sides together, for a ping that is under way, and
-//! for a client that is mounted and idle. A node may have thousands of imports, and an OSS a hundred thousand exports, so these
-//! are limits like others: a field that every import has, and few need, belongs behind a pointer that is empty at first.
+//! for a client that is mounted and idle. A node may have thousands of imports, an OSS a hundred thousand exports, and a simulation
+//! millions of both, so these are limits like others: a field that every import has, and few need, belongs behind a pointer that is
+//! empty at first, and what imports have in common belongs to their client or their target.
 
 use nacre_base::{OstIndex, TargetKind, TargetName, Uuid};
 use nacre_client::connect_data_for;
 use nacre_lnet::LinkOptions;
-use nacre_node::Node;
-use nacre_ptlrpc::{CallOptions, Import, ImportConfig};
+use nacre_node::{Node, TargetSpec, tables};
+use nacre_osd::mem::{MemOptions, MemOsd};
+use nacre_ptlrpc::{CallOptions, ConnectReplies, Import, ImportClient, ImportTarget};
 use nacre_rt::{Rt, Sim};
 use nacre_sim::cluster::{Cluster, Server};
 use nacre_wire::{Lane, Opcode};
@@ -46,46 +48,64 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Most bytes of an import and its export, connected and idle, with the reply slot and the grant at the target.
-const CONNECTION_MAX: u64 = 1536;
+const CONNECTION_MAX: u64 = 668;
 /// Most bytes that its ping adds while it is under way: the message, and what the import remembers of it.
-const PING_MAX: u64 = 672;
+const PING_MAX: u64 = 232;
 /// Most bytes of a mounted client beside its connections.
-const CLIENT_MAX: u64 = 50 << 10;
+const CLIENT_MAX: u64 = 49 << 10;
 
-const NODES: u64 = 500;
-const CLIENTS_OF_NODE: u64 = 4;
+/// Clients, each on a node of its own.
+const CLIENTS: u64 = 3000;
+/// OSTs, all on one node, with an import of each client. The imports of the first pay for what the nodes have of one another.
+const OSTS: u64 = 5;
 
 fn allocated() -> u64 {
     ALLOCATED.load(Ordering::Relaxed)
 }
 
-fn import(node: &Node, cluster: &Cluster, client: Uuid, name: &Arc<str>, label: &Arc<str>) -> Arc<Import> {
-    let target = TargetName::ost("nacre", OstIndex(0)).to_string();
-    node.rpc().import(ImportConfig {
-        client,
-        client_name: name.clone(),
-        target: target.into(),
-        nids: [cluster.net().nid(cluster.server_numbers()[2])].into(),
+fn ost_name(index: u64) -> TargetName {
+    TargetName::ost("nacre", OstIndex(index as u32))
+}
+
+/// Serves the OSTs after the first, which the cluster has.
+async fn serve_more(cluster: &Cluster, node: &Node) {
+    for index in 1..OSTS {
+        let name = ost_name(index);
+        let rt = node.rt();
+        let storage = Arc::new(MemOsd::new(rt, tables(name.kind), MemOptions::default()));
+        let mgs = cluster.net().nid(cluster.server_numbers()[0]);
+        let uuid = Uuid::from_random(rt.random(), rt.random());
+        let spec = TargetSpec { host: rt.name().to_owned(), ..TargetSpec::new(name, uuid, vec![mgs]) };
+        node.serve(storage, spec).await.map(drop).expect("the OST starts");
+    }
+}
+
+/// An OST as the imports of all clients share it.
+fn target(cluster: &Cluster, index: u64) -> Arc<ImportTarget> {
+    let name: Arc<str> = ost_name(index).to_string().into();
+    Arc::new(ImportTarget {
+        label: format!("{name}-osc").into(),
+        name,
+        nids: Arc::new(vec![cluster.net().nid(cluster.server_numbers()[2])]),
         kind: TargetKind::Ost,
         data: connect_data_for(TargetKind::Ost).clone(),
-        label: label.clone(),
+        replies: ConnectReplies::default(),
     })
 }
 
-async fn connect(import: Arc<Import>) {
-    let options = CallOptions { lane: Lane::Control, ..CallOptions::default() };
-    import.call::<()>(Opcode::ObdPing, &(), options).await.expect("a ping is answered");
-}
-
-/// Connects so many clients of each node, which share its name. Returns the imports, and the bytes that each has cost.
-async fn connect_all(rt: &Rt, cluster: &Cluster, nodes: &[Node], clients: u64) -> (Vec<Arc<Import>>, u64) {
+/// Connects each client to each of these OSTs. Returns the imports, and the bytes that each has cost.
+async fn connect_all(
+    rt: &Rt,
+    clients: &[(Node, Arc<ImportClient>)],
+    targets: &[Arc<ImportTarget>],
+) -> (Vec<Import>, u64) {
     let before = allocated();
-    let mut imports = Vec::with_capacity(nodes.len() * clients as usize);
-    for (n, node) in nodes.iter().enumerate() {
-        let (name, label): (Arc<str>, Arc<str>) = (format!("host-{n}").into(), "nacre-OST0000-osc".into());
-        for _ in 0..clients {
-            let import = import(node, cluster, Uuid::from_random(rt.random(), rt.random()), &name, &label);
-            connect(import.clone()).await;
+    let mut imports = Vec::with_capacity(clients.len() * targets.len());
+    for (node, client) in clients {
+        for target in targets {
+            let import = node.rpc().import_between(client, target);
+            let options = CallOptions { lane: Lane::Control, ..CallOptions::default() };
+            import.call::<()>(Opcode::ObdPing, &(), options).await.expect("a ping is answered");
             imports.push(import);
         }
     }
@@ -102,18 +122,26 @@ fn a_connection_that_is_idle_and_a_client_that_is_idle_stay_small() {
     let (connection, ping) = sim.block_on(nacre_base::Time::from_secs(100_000), async move {
         let cluster = Cluster::builder().clients(0).build(&rt).await.expect("the cluster starts");
         let server = cluster.server_node(Server::Oss(0)).expect("it runs");
-        let nodes: Vec<Node> =
-            (0..NODES).map(|n| Node::simulated(rt.child(format!("n{n}")), cluster.net(), 20_000 + n as u32)).collect();
+        serve_more(&cluster, &server).await;
+        let client = |n: u64| {
+            let node = Node::simulated(rt.child(format!("n{n}")), cluster.net(), 20_000 + n as u32);
+            let client =
+                ImportClient { uuid: Uuid::from_random(rt.random(), rt.random()), name: format!("client-{n}").into() };
+            (node, Arc::new(client))
+        };
+        let clients: Vec<(Node, Arc<ImportClient>)> = (0..CLIENTS).map(client).collect();
+        let targets: Vec<Arc<ImportTarget>> = (0..OSTS).map(|index| target(&cluster, index)).collect();
         let set = |node: &Node, name: &str, value: &str| drop(node.params().set(name, value).expect("a parameter"));
-        nodes.iter().chain([&server]).for_each(|node| set(node, "suppress_pings", "1"));
+        let nodes = || clients.iter().map(|(node, _)| node);
+        nodes().chain([&server]).for_each(|node| set(node, "suppress_pings", "1"));
         // Peers, tables and lanes of the nodes are made by the first connection.
-        let (_first, _) = connect_all(&rt, &cluster, &nodes, 1).await;
-        let (imports, connection) = connect_all(&rt, &cluster, &nodes, CLIENTS_OF_NODE).await;
+        let (_first, _) = connect_all(&rt, &clients, &targets[..1]).await;
+        let (imports, connection) = connect_all(&rt, &clients, &targets[1..]).await;
 
         let latency = Duration::from_secs(1);
         cluster.net().set_links(LinkOptions { latency, ..LinkOptions::default() });
         rt.sleep(Duration::from_secs(75) - Duration::from_nanos(rt.now().as_nanos() % 75_000_000_000) - latency).await;
-        for node in &nodes {
+        for node in nodes() {
             set(node, "ping_interval", "75");
             set(node, "ping_timing", "aligned");
             set(node, "liveness", "ping");
@@ -121,15 +149,16 @@ fn a_connection_that_is_idle_and_a_client_that_is_idle_stay_small() {
         }
         let before = allocated();
         rt.sleep(latency + latency / 2).await;
-        let pings = imports.len() as u64 + NODES;
-        let ping = (allocated() - before) / pings;
+        let ping = (allocated() - before) / (CLIENTS * OSTS);
         rt.sleep(latency * 10).await;
         let answered: u64 = imports.iter().map(|import| import.stats(Opcode::ObdPing).samples).sum();
         assert_eq!(answered, 2 * imports.len() as u64, "each has pinged once, beside the ping that connected it");
         (connection, ping)
     });
     let client = idle_client();
-    println!("{connection} bytes a connection, {ping} a ping under way, {client} an idle client with two connections");
+    let both = connection + ping;
+    println!("{connection} bytes a connection, {ping} a ping under way, together {both}");
+    println!("{client} bytes an idle client with two connections");
     assert!((1..=CONNECTION_MAX).contains(&connection), "{connection} bytes a connection");
     assert!((1..=PING_MAX).contains(&ping), "{ping} bytes a ping");
     let beside = client.saturating_sub(2 * connection);

@@ -95,11 +95,11 @@ fn new_import(shared: &Shared, export: &Export, nid: Nid) -> Arc<Import> {
     target.node().import(ImportConfig {
         client: target.uuid(),
         client_name: name.to_string().into(),
-        target: callback_target(export.client).into(),
+        target: callback_target(export.client()).into(),
         nids: [nid].into(),
         kind: name.kind,
         data: ConnectData { flags: connect_flags::MDS, ..ConnectData::default() }.into(),
-        label: format!("{name}-cb-{}", export.client_name).into(),
+        label: format!("{name}-cb-{}", export.client_name()).into(),
     })
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn tell_volume(shared: &Arc<Shared>, peer: Arc<Peer>) {
             () = peer.export.closed() => {}
             answer = import.call::<()>(Opcode::LdlmSetInfo, &message, callback_options()) => {
                 if let Err(error) = answer {
-                    tracing::debug!(client = %peer.export.client_name, %error, "not told of the room for locks");
+                    tracing::debug!(client = %peer.export.client_name(), %error, "not told of the room for locks");
                 }
             }
         }
@@ -194,7 +194,7 @@ async fn glimpse_one(shared: &Weak<Shared>, asked: &Asked, resource: Fid, begin:
     match ask::<GlimpseReply>(shared, &asked.peer, Opcode::LdlmGlCallback, &message, goes_on).await {
         Ok(reply) => Some(reply.attr),
         Err(error) => {
-            tracing::debug!(client = %asked.peer.export.client_name, %resource, %error, "glimpse not answered");
+            tracing::debug!(client = %asked.peer.export.client_name(), %resource, %error, "glimpse not answered");
             None
         }
     }
@@ -226,7 +226,7 @@ async fn ask<Reply: Field>(
             Ok(reply) => return Ok(reply.body),
             Err(error @ (RpcError::Closed | RpcError::Status(Errno::ENOENT) | RpcError::Wire(_))) => return Err(error),
             Err(error) => {
-                tracing::debug!(client = %peer.export.client_name, %opcode, %error, "callback not answered");
+                tracing::debug!(client = %peer.export.client_name(), %opcode, %error, "callback not answered");
                 // A client in the middle of a restart refuses at once.
                 let _ = rt.timeout(TRY_PAUSE.saturating_sub(rt.now().since(now)), peer.export.closed()).await;
             }

@@ -132,7 +132,7 @@ impl Shared {
         drop(self.target.rt().spawn(async move {
             // Evicted once, however many of its locks are waited for.
             if !peer.export.is_closed() {
-                tracing::warn!(target = %target.name(), client = %peer.export.client_name, "did not give back a lock, or answer for it, in time");
+                tracing::warn!(target = %target.name(), client = %peer.export.client_name(), "did not give back a lock, or answer for it, in time");
                 target.node().evict(&peer.export).await;
             }
         }));

@@ -56,13 +56,13 @@ impl<'a> Operation<'a> {
     /// reply to this very request: it was executed before, and the slot was not looked up.
     pub fn finish(mut self, request: &ServerRequest, response: Response) -> Result<Response, Errno> {
         let response = Response { transno: self.transno, ..response };
-        let (client, tag, xid) = (request.export.client, request.header.tag, request.header.xid);
+        let (client, tag, xid) = (request.export.client(), request.header.tag, request.header.xid);
         // Only a request that comes again can have been executed before, so the slot is read for no other request.
         if (request.is_resent() || request.is_replay())
             && tag != 0
             && reply::get(&*self.transaction, client, tag)?.is_some_and(|slot| slot.xid == xid)
         {
-            let (target, name) = (self.target.name(), &request.export.client_name);
+            let (target, name) = (self.target.name(), request.export.client_name());
             tracing::error!(target = %target, client = %name, xid, tag, "{}: executed twice; undone", request.opcode);
             return Err(Errno::EPROTO);
         }

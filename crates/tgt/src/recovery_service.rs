@@ -4,18 +4,66 @@
 use crate::recovery::{Counts, Effects, Phase, Recovery, Settings, Status, Ticket};
 use crate::reply;
 use crate::{Target, TargetError};
-use nacre_base::{Errno, Time, Transno, Uuid};
+use nacre_base::{Errno, FxHashSet, Time, Transno, Uuid};
 use nacre_ptlrpc::{Export, ServerRequest};
 use nacre_wire::header::flags;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
-/// Connected clients by cookie.
-pub(crate) type Exports = Arc<Mutex<BTreeMap<u64, Arc<Export>>>>;
+/// Exports of the connected clients.
+pub(crate) type Exports = Arc<Mutex<Connected>>;
+
+/// A set of exports. It has one pointer for each, because a target may have a hundred thousand of them.
+#[derive(Default)]
+pub(crate) struct Connected(FxHashSet<ByCookie>);
+
+/// An export, which its cookie tells from others.
+struct ByCookie(Arc<Export>);
+
+impl Hash for ByCookie {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.cookie.hash(state);
+    }
+}
+
+impl PartialEq for ByCookie {
+    fn eq(&self, other: &ByCookie) -> bool {
+        self.0.cookie == other.0.cookie
+    }
+}
+
+impl Eq for ByCookie {}
+
+impl Connected {
+    pub(crate) fn insert(&mut self, export: &Arc<Export>) {
+        self.0.insert(ByCookie(export.clone()));
+    }
+
+    pub(crate) fn remove(&mut self, export: &Arc<Export>) {
+        self.0.remove(&ByCookie(export.clone()));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The export of a client.
+    pub(crate) fn of(&self, client: Uuid) -> Option<Arc<Export>> {
+        self.0.iter().map(|ByCookie(export)| export).find(|export| export.client() == client).cloned()
+    }
+
+    /// The exports that `which` picks, in the order of their cookies.
+    pub(crate) fn pick(&self, which: impl Fn(&Export) -> bool) -> Vec<Arc<Export>> {
+        let mut picked: Vec<_> = self.0.iter().map(|ByCookie(export)| export).filter(|e| which(e)).cloned().collect();
+        picked.sort_by_key(|export| export.cookie);
+        picked
+    }
+}
 
 /// The recovery of one target, from its start until it is over.
 pub(crate) struct RecoveryService {
@@ -191,10 +239,10 @@ impl RecoveryService {
         if !request.is_replay() {
             return self.until(Phase::Locks, request).await.map(|()| Admission::Now);
         }
-        if let Some(result) = self.engine.lock().executed(request.export.client, request.header.transno) {
+        if let Some(result) = self.engine.lock().executed(request.export.client(), request.header.transno) {
             return Ok(Admission::Executed(result));
         }
-        let ticket = Ticket { client: request.export.client, transno: request.header.transno };
+        let ticket = Ticket { client: request.export.client(), transno: request.header.transno };
         let (sender, turn) = oneshot::channel();
         self.turns.lock().insert(ticket, sender);
         let mut queued = Queued { service: self, ticket: Some(ticket) };
@@ -287,9 +335,9 @@ impl RecoveryService {
     pub(crate) fn evict_clients(self: &Arc<Self>, which: &str) -> Result<(), String> {
         let is_meant = |export: &Export| match which.strip_prefix("nid:") {
             Some(nid) => export.nid().to_string() == nid,
-            None => export.client.to_string() == which,
+            None => export.client().to_string() == which,
         };
-        let mut meant: Vec<_> = self.exports.lock().values().filter(|e| is_meant(e)).cloned().collect();
+        let meant = self.exports.lock().pick(is_meant);
         if meant.is_empty() {
             let missing = self.engine.lock().missing();
             let was_missing = missing.iter().any(|client| client.to_string() == which && self.evict_dead(*client));
@@ -297,7 +345,7 @@ impl RecoveryService {
         }
         let target = self.target.clone();
         drop(self.target.rt().spawn(async move {
-            for export in meant.drain(..) {
+            for export in meant {
                 target.node().evict(&export).await;
             }
         }));
@@ -390,7 +438,7 @@ impl RecoveryService {
         }
         for client in effects.evict {
             tracing::warn!(target = %name, %client, "did not recover in time: evicted");
-            let export = self.exports.lock().values().find(|export| export.client == client).cloned();
+            let export = self.exports.lock().of(client);
             if let Some(export) = export {
                 self.target.node().evict(&export).await;
             } else if let Err(error) = self.forget(client).await {

@@ -148,9 +148,9 @@ pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetE
 /// is its name and `_UUID`, by which exporters know it.
 fn uuids_by_nid(exports: &Exports) -> Vec<(String, String)> {
     let mut by_nid: BTreeMap<Nid, Vec<String>> = BTreeMap::new();
-    for export in exports.lock().values() {
+    for export in exports.lock().pick(|_| true) {
         let is_server = export.data().flags & connect_flags::MDS != 0;
-        let uuid = if is_server { format!("{}_UUID", export.client_name) } else { export.client.to_string() };
+        let uuid = if is_server { format!("{}_UUID", export.client_name()) } else { export.client().to_string() };
         by_nid.entry(export.nid().with_port(0)).or_default().push(uuid);
     }
     by_nid.into_iter().map(|(nid, uuids)| (nid.to_string(), uuids.join("\n"))).collect()
@@ -233,7 +233,7 @@ impl<S: Service> Dispatcher<S> {
         match has_role {
             Ok(true) => Ok(()),
             Ok(false) => {
-                let (name, opcode, client) = (target.name(), request.opcode, &request.export.client_name);
+                let (name, opcode, client) = (target.name(), request.opcode, request.export.client_name());
                 let (nid, from) = (who.nid, handler.from);
                 target
                     .log_refusal(format_args!("{name}: refused {opcode} of {client} at {nid}: it is for {from} only"));
@@ -273,7 +273,7 @@ impl<S: Service> Dispatcher<S> {
                 return Err(self.refuse_poisoned(&export).await);
             }
             Err(error) => {
-                let (target, client) = (self.service.target().name(), &export.client_name);
+                let (target, client) = (self.service.target().name(), export.client_name());
                 tracing::warn!(target = %target, %client, transno, "{opcode} cannot be replayed: {error}");
                 turn.failed(*error);
             }
@@ -310,12 +310,12 @@ impl<S: Service> Dispatcher<S> {
         let forgotten = async {
             let mut operation = self.service.target().begin().await?;
             operation.use_reserve();
-            reply::forget_client(&mut *operation, export.client)?;
+            reply::forget_client(&mut *operation, export.client())?;
             operation.finish_local();
             Ok::<_, Errno>(())
         };
         if let Err(error) = forgotten.await {
-            tracing::warn!(target = %self.service.target().name(), client = %export.client, %error, "client not forgotten");
+            tracing::warn!(target = %self.service.target().name(), client = %export.client(), %error, "client not forgotten");
         }
     }
 }
@@ -359,7 +359,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
             self.service.disconnected(export).await;
             return Err(Errno::EBUSY);
         }
-        self.exports.lock().insert(export.cookie, export.clone());
+        self.exports.lock().insert(export);
         self.recovery.handle_connect(request.client);
         Ok(ConnectReply { data, target_uuid: target.uuid() })
     }
@@ -367,8 +367,8 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
     async fn disconnect(&self, export: &Arc<Export>) {
         let is_last = {
             let mut exports = self.exports.lock();
-            exports.remove(&export.cookie);
-            exports.values().all(|other| other.client != export.client)
+            exports.remove(export);
+            exports.of(export.client()).is_none()
         };
         if is_last {
             // Before its locks are given to others: an OST commits before it does that, and a client that a crash brought back
@@ -377,7 +377,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         }
         self.service.disconnected(export).await;
         if is_last {
-            self.recovery.handle_disconnect(export.client);
+            self.recovery.handle_disconnect(export.client());
         }
     }
 
@@ -420,11 +420,11 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
     }
 
     fn recovery(&self, export: &Arc<Export>, told: u32) -> bool {
-        self.recovery.handle_told(export.client, told)
+        self.recovery.handle_told(export.client(), told)
     }
 
     fn last_committed(&self, export: &Export) -> Transno {
-        self.recovery.told_committed(export.client, self.service.target().last_committed())
+        self.recovery.told_committed(export.client(), self.service.target().last_committed())
     }
 
     fn lock_pool(&self) -> LockPool {
@@ -440,7 +440,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
     }
 
     async fn saved_reply(&self, export: &Arc<Export>, xid: Xid, tag: Tag) -> Option<Result<Response, Errno>> {
-        match self.service.target().saved_reply(export.client, tag.0).await {
+        match self.service.target().saved_reply(export.client(), tag.0).await {
             Ok(Some(slot)) if slot.xid == xid.0 => {
                 Some(Ok(Response { body: slot.body, transno: slot.transno, ..Response::default() }))
             }

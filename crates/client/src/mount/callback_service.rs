@@ -132,7 +132,7 @@ impl TargetHandler for CallbackService {
     async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
         let handler = TABLE.iter().find(|h| h.opcode == request.opcode).ok_or(Errno::EOPNOTSUPP)?;
         // The name was checked against the NID when the target connected.
-        let target = &request.export.client_name;
+        let target = request.export.client_name();
         let kind = target.parse::<TargetName>().map_err(|_| Errno::EPERM)?.kind;
         if !handler.from.includes(Roles::of(kind)) {
             return Err(Errno::EPERM);

@@ -314,3 +314,56 @@ fn the_same_seed_gives_the_same_run() {
     assert_ne!(one.0.trace, other.0.trace);
     assert!(one.1.lost > 500 && one.1.delivered > 10_000, "{:?}", one.1);
 }
+
+/// Messages that wait for credits and messages under way are packed if there are many, and arrive as they were sent.
+#[test]
+fn a_flood_arrives_in_order_although_it_is_packed() {
+    const MESSAGES: u64 = 3000;
+    let mut sim = Sim::new(1);
+    let rt = sim.rt();
+    sim.block_on(HOUR, async move {
+        let credits_return = crate::CreditsReturn::Delivered;
+        let net = SimNet::new(rt.clone(), SimNetOptions { link: link(us(10)), credits_return, ..Default::default() });
+        let options = LnetOptions { peer_queue_unpacked_max: 2, credits: 2000, ..LnetOptions::default() };
+        let a =
+            Lnet::new(rt.clone(), LnetOptions { peer_credits: 1000, peer_credits_max: 1000, ..options }, Faults::new());
+        a.add_sim(&net);
+        let (b, _) = node(&rt, &net);
+        let mut requests = inbox(&b, REQUEST);
+        let text = |n: u64| Payload::from(format!("{n:>20}{}", "\0".repeat(n as usize % 700)).into_bytes());
+        (0..MESSAGES).for_each(|n| a.post(B, REQUEST, n, text(n)).unwrap());
+        for n in 0..MESSAGES {
+            let put = requests.recv().await.unwrap();
+            assert_eq!((put.from, put.match_bits, put.payload), (A, n, text(n)));
+        }
+        assert_eq!(a.stats().msgs_alloc, 0, "each is completed");
+    });
+}
+
+#[test]
+fn packed_messages_to_a_peer_that_is_gone_are_completed() {
+    let mut sim = Sim::new(1);
+    let rt = sim.rt();
+    sim.block_on(HOUR, async move {
+        let net = SimNet::new(rt.clone(), SimNetOptions { bandwidth: 1_000_000, ..SimNetOptions::default() });
+        let few = LnetOptions { peer_credits: 2, peer_credits_max: 2, ..LnetOptions::default() };
+        let a = Lnet::new(rt.clone(), LnetOptions { peer_queue_unpacked_max: 1, ..few }, Faults::new());
+        a.add_sim(&net);
+        let (b, _) = node(&rt, &net);
+        let results = Arc::new(Mutex::new(Vec::new()));
+        for n in 0..10 {
+            let (a, results) = (a.clone(), results.clone());
+            drop(rt.spawn(async move {
+                let result = a.put(B, REQUEST, n, Payload::from(vec![7; 100])).await;
+                results.lock().push(result);
+            }));
+        }
+        rt.sleep(us(1)).await;
+        net.crash(2);
+        drop(b);
+        net.refuse(2);
+        rt.sleep(Duration::from_secs(1)).await;
+        let lost = results.lock().iter().filter(|result| **result == Err(LnetError::PeerDown(B))).count();
+        assert_eq!((results.lock().len(), lost, a.stats().msgs_alloc), (10, 8, 0), "two had gone out before");
+    });
+}

@@ -1,12 +1,12 @@
 //! The index store in memory: ordered maps that hold the running state, and a log of the values that each change
 //! replaced since the last commit. The end of the log undoes an operation, the whole log a crash.
 
+use super::records::{Record, Records};
 use crate::space::PAGE;
 use crate::{CommitCallback, Table, Visitor};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
+use std::collections::VecDeque;
 
 /// All tables of a device.
 pub(super) struct Index {
@@ -30,12 +30,17 @@ fn stored_bytes(key: &[u8], value: &[u8]) -> u64 {
     (key.len() + value.len() + 16) as u64 * 3 / 2
 }
 
-type Records = BTreeMap<Box<[u8]>, Bytes>;
-
+/// A change of a table.
 struct Replaced {
     table: usize,
-    key: Box<[u8]>,
-    value: Option<Bytes>,
+    before: Before,
+}
+
+/// State of a record before a change.
+enum Before {
+    /// There was none with this key.
+    Absent(Box<[u8]>),
+    Record(Record),
 }
 
 /// Changes that a commit covers.
@@ -52,7 +57,7 @@ pub(super) struct Commit {
 
 impl Index {
     pub(super) fn new(tables: &[Table]) -> Index {
-        let tables = tables.iter().map(|t| (*t, Records::new())).collect();
+        let tables = tables.iter().map(|t| (*t, Records::default())).collect();
         Index {
             tables,
             undo: VecDeque::new(),
@@ -68,20 +73,20 @@ impl Index {
     pub(super) fn add_tables(&mut self, tables: &[Table]) {
         for t in tables {
             if !self.tables.iter().any(|(have, _)| have == t) {
-                self.tables.push((*t, Records::new()));
+                self.tables.push((*t, Records::default()));
             }
         }
     }
 
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Option<Bytes> {
-        self.records(table).get(key).cloned()
+        self.records(table).get(key).map(Bytes::copy_from_slice)
     }
 
     pub(super) fn put(&mut self, table: Table, key: &[u8], value: &[u8]) {
         let t = self.position(table);
-        let old = self.tables[t].1.insert(key.into(), Bytes::copy_from_slice(value));
+        let old = self.tables[t].1.insert(Record::new(key, value));
         self.stored += stored_bytes(key, value);
-        self.forget(key, old.as_deref());
+        self.forget(old.as_ref());
         self.replaced(t, key, old);
         self.bytes += value.len() as u64;
     }
@@ -90,7 +95,7 @@ impl Index {
         let t = self.position(table);
         let old = self.tables[t].1.remove(key);
         let found = old.is_some();
-        self.forget(key, old.as_deref());
+        self.forget(old.as_ref());
         if found {
             self.replaced(t, key, old);
         }
@@ -98,8 +103,8 @@ impl Index {
     }
 
     pub(super) fn scan(&self, table: Table, from: &[u8], visit: &mut Visitor<'_>) {
-        for (key, value) in self.records(table).range::<[u8], _>((Bound::Included(from), Bound::Unbounded)) {
-            if visit(key, value).is_break() {
+        for record in self.records(table).range(from) {
+            if visit(record.key(), record.value()).is_break() {
                 return;
             }
         }
@@ -124,18 +129,20 @@ impl Index {
         while self.changes() > changes.max(self.durable) {
             let last = self.undo.pop_back().expect("a change that is not durable can be undone");
             let records = &mut self.tables[last.table].1;
-            self.stored += last.value.as_ref().map_or(0, |old| stored_bytes(&last.key, old));
-            let undone = match last.value {
-                Some(value) => records.insert(last.key.clone(), value),
-                None => records.remove(&last.key),
+            let undone = match last.before {
+                Before::Record(old) => {
+                    self.stored += stored_bytes(old.key(), old.value());
+                    records.insert(old)
+                }
+                Before::Absent(key) => records.remove(&key),
             };
-            self.forget(&last.key, undone.as_deref());
+            self.forget(undone.as_ref());
         }
     }
 
-    /// A record with this value, if there was one, no longer takes space.
-    fn forget(&mut self, key: &[u8], value: Option<&[u8]>) {
-        let bytes = value.map_or(0, |value| stored_bytes(key, value));
+    /// This record, if there was one, no longer takes space.
+    fn forget(&mut self, record: Option<&Record>) {
+        let bytes = record.map_or(0, |record| stored_bytes(record.key(), record.value()));
         assert!(bytes <= self.stored, "a record of {bytes} bytes is gone, {} were stored", self.stored);
         self.stored -= bytes;
     }
@@ -143,8 +150,8 @@ impl Index {
     /// Panics if the records do not take the space that is counted. It looks at each of them.
     #[cfg(test)]
     pub(super) fn check(&self) {
-        let records = self.tables.iter().flat_map(|(_, records)| records);
-        let stored: u64 = records.map(|(key, value)| stored_bytes(key, value)).sum();
+        let records = self.tables.iter().flat_map(|(_, records)| records.range(&[]));
+        let stored: u64 = records.map(|record| stored_bytes(record.key(), record.value())).sum();
         assert_eq!(stored, self.stored, "bytes of all records, and bytes that are counted");
     }
 
@@ -180,10 +187,11 @@ impl Index {
         std::mem::take(self.callbacks.get_mut())
     }
 
-    fn replaced(&mut self, table: usize, key: &[u8], value: Option<Bytes>) {
+    fn replaced(&mut self, table: usize, key: &[u8], old: Option<Record>) {
         self.bytes += key.len() as u64;
         self.changed += 1;
-        self.undo.push_back(Replaced { table, key: key.into(), value });
+        let before = old.map_or_else(|| Before::Absent(key.into()), Before::Record);
+        self.undo.push_back(Replaced { table, before });
     }
 
     fn records(&self, table: Table) -> &Records {

@@ -9,6 +9,7 @@ mod index;
 mod model;
 mod object;
 mod page_cache;
+mod records;
 
 pub use model::DiskModel;
 

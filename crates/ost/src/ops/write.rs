@@ -253,7 +253,7 @@ async fn pull(
     match write.checksum {
         Some(expected) if expected != crc32c(&data) => {
             tracing::warn!(
-                target = %ost.target.name(), fid = %write.fid, client = %request.export.client_name,
+                target = %ost.target.name(), fid = %write.fid, client = %request.export.client_name(),
                 offset = extents.ranges.cover().start, bytes = extents.bytes, "data was damaged on its way: not stored"
             );
             Err(Errno::EBADMSG)

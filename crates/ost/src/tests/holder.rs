@@ -48,7 +48,7 @@ impl Holder {
             called_back: Arc::clone(&called_back),
             known: Arc::clone(&known),
         };
-        let served = client.node.serve(&callback_target(client.import.config().client), Arc::new(callbacks));
+        let served = client.node.serve(&callback_target(client.import.client().uuid), Arc::new(callbacks));
         Holder { client, behaviour, called_back, known, _served: served }
     }
 
@@ -136,7 +136,7 @@ impl TargetHandler for Callbacks {
         assert_eq!(request.client_name, name().to_string(), "it tells who it is");
         assert_eq!(request.data.flags, connect_flags::MDS);
         let data = ConnectData { flags: connect_flags::MDS, ..ConnectData::default() };
-        Ok(ConnectReply { data, target_uuid: self.client.import.config().client })
+        Ok(ConnectReply { data, target_uuid: self.client.import.client().uuid })
     }
 
     async fn disconnect(&self, _: &Arc<Export>) {}

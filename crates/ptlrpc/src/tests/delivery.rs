@@ -196,7 +196,7 @@ fn random_bytes_at_the_portals_never_panic() {
         let mut prng = nacre_base::Prng::new(1);
         let victim = w.client.import(config(2));
         apply(&victim, 1).await.unwrap();
-        let victim_cookie = w.server.served.exports().iter().find(|e| *e.client_name == *"client2").unwrap().cookie;
+        let victim_cookie = w.server.served.exports().iter().find(|e| *e.client_name() == *"client2").unwrap().cookie;
         // A valid request, damaged at random, gets further than noise.
         let header = nacre_wire::RpcHeader {
             opcode: Opcode::MdsConnect as u32,

@@ -209,7 +209,7 @@ impl TestTarget {
                 applied.push(n);
                 let transno = applied.len() as u64;
                 let response = Response::new(&transno).with_transno(Transno(transno));
-                let slot = ((request.export.client, request.tag()), (request.xid(), response.clone()));
+                let slot = ((request.export.client(), request.tag()), (request.xid(), response.clone()));
                 self.disk.slots.lock().insert(slot.0, slot.1);
                 Ok(response)
             }
@@ -311,6 +311,6 @@ impl TargetHandler for TestTarget {
 
     async fn saved_reply(&self, export: &Arc<Export>, xid: Xid, tag: Tag) -> Option<Result<Response, Errno>> {
         let slots = self.disk.slots.lock();
-        slots.get(&(export.client, tag)).filter(|(x, _)| *x == xid).map(|(_, r)| Ok(r.clone()))
+        slots.get(&(export.client(), tag)).filter(|(x, _)| *x == xid).map(|(_, r)| Ok(r.clone()))
     }
 }

@@ -307,7 +307,7 @@ fn a_dead_client_is_evicted_and_a_silent_living_one_is_not() {
             apply(&speaker, 3).await.unwrap();
             rt.sleep(10 * SECOND).await;
         }
-        let names: Vec<_> = w.server.served.exports().iter().map(|e| e.client_name.clone()).collect();
+        let names: Vec<_> = w.server.served.exports().iter().map(|e| e.client_name().to_owned()).collect();
         assert!(names.contains(&"client2".into()) && !names.contains(&"client3".into()), "{names:?}");
         assert_eq!(w.server.target.disconnects.load(Ordering::Relaxed), 1);
         apply(&silent.0, 4).await.unwrap();
@@ -332,7 +332,7 @@ fn a_client_that_died_is_evicted_although_another_process_has_its_nid() {
             apply(&import, 3).await.unwrap();
             rt.sleep(10 * SECOND).await;
         }
-        let names: Vec<_> = w.server.served.exports().iter().map(|e| e.client_name.clone()).collect();
+        let names: Vec<_> = w.server.served.exports().iter().map(|e| e.client_name().to_owned()).collect();
         assert!(names.len() == 2 && !names.contains(&"client2".into()), "{names:?}");
     });
 }

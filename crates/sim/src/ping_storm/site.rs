@@ -16,7 +16,7 @@ use nacre_lnet::{CreditsReturn, LinkOptions, Lnet, LnetOptions, Route, RouterOpt
 use nacre_mgc::Mgc;
 use nacre_node::{Node, TargetSpec, tables};
 use nacre_osd::mem::{MemOptions, MemOsd};
-use nacre_ptlrpc::{Import, ImportConfig};
+use nacre_ptlrpc::{ConnectReplies, Import, ImportClient, ImportTarget};
 use nacre_rt::Rt;
 use nacre_wire::Opcode;
 use nacre_wire::attr::Credentials;
@@ -67,9 +67,21 @@ pub(super) struct Site {
 struct Idle {
     node: Node,
     client: Uuid,
-    imports: Vec<Arc<Import>>,
+    imports: Vec<Import>,
     /// Set while the client has a lease.
     mgc: Mutex<Option<Arc<Mgc>>>,
+}
+
+impl Idle {
+    /// Connects the client to all targets.
+    async fn connect(&self, oss: &[Node]) -> Result<(), String> {
+        let from = self.node.lnet().nids()[0];
+        for (target, import) in self.imports.iter().enumerate() {
+            let server = oss[target / TARGETS as usize].rpc();
+            server.connect_directly(import, from).await.map_err(|e| format!("{}: {e}", import.target().label))?;
+        }
+        Ok(())
+    }
 }
 
 /// A client that writes.
@@ -117,8 +129,8 @@ impl Plan {
     }
 
     /// NIDs of an OSS, as the MGS lists them.
-    fn nids_of_oss(&self, oss: u32) -> Arc<[Nid]> {
-        [self.fabrics[self.fabric_of_oss(oss)].nid(OSS + oss), self.back.nid(OSS + oss)].into()
+    fn nids_of_oss(&self, oss: u32) -> Vec<Nid> {
+        vec![self.fabrics[self.fabric_of_oss(oss)].nid(OSS + oss), self.back.nid(OSS + oss)]
     }
 
     /// The fabric of a router.
@@ -174,9 +186,13 @@ impl Plan {
     }
 }
 
+/// Pings of a client that wait for one router as they are. Hundreds do, and there are thousands of clients.
+const WAITING_UNPACKED_MAX: usize = 4;
+
 /// Options of every node. Routers are not pinged, because their liveness is not measured here.
 pub(crate) fn lnet_options() -> LnetOptions {
-    LnetOptions { alive_router_check_interval: Duration::ZERO, ..LnetOptions::default() }
+    let (alive_router_check_interval, peer_queue_unpacked_max) = (Duration::ZERO, WAITING_UNPACKED_MAX);
+    LnetOptions { alive_router_check_interval, peer_queue_unpacked_max, ..LnetOptions::default() }
 }
 
 pub(crate) fn add_route(lnet: &Lnet, network: Network, gateway: Nid) -> Result<(), String> {
@@ -483,42 +499,31 @@ pub(crate) fn set(node: &Node, name: &str, value: &str) -> Result<(), String> {
 /// Idle clients, each with an import for each target. They are connected without messages, which would take the simulation
 /// longer than all rows together.
 async fn connect_idle(rt: &Rt, plan: &Plan, oss: &[Node]) -> Result<Vec<Idle>, String> {
-    let names: Vec<Arc<str>> = (0..plan.size.oss * TARGETS).map(|n| ost_name(n).to_string().into()).collect();
-    let labels: Vec<Arc<str>> = names.iter().map(|name| format!("{name}-osc").into()).collect();
-    let nids: Vec<Arc<[Nid]>> = (0..plan.size.oss).map(|oss| plan.nids_of_oss(oss)).collect();
+    let target = |n: u32| {
+        let name: Arc<str> = ost_name(n).to_string().into();
+        Arc::new(ImportTarget {
+            label: format!("{name}-osc").into(),
+            name,
+            nids: Arc::new(plan.nids_of_oss(n / TARGETS)),
+            kind: TargetKind::Ost,
+            data: connect_data_for(TargetKind::Ost).clone(),
+            replies: ConnectReplies::default(),
+        })
+    };
+    let targets: Vec<Arc<ImportTarget>> = (0..plan.size.oss * TARGETS).map(target).collect();
     let mut idle = Vec::new();
     for n in 0..plan.size.clients {
         let name = format!("client-{n}");
         let node = plan.client_node(rt, name.clone(), CLIENT + n)?;
         set(&node, "at_min", &AT_MIN_SECS.to_string())?;
         set_pinging(&node, Pinging::Never)?;
-        let (client, client_name): (_, Arc<str>) = (Uuid::from_random(rt.random(), rt.random()), name.into());
-        let import = |(target, name): (usize, &Arc<str>)| {
-            node.rpc().import(ImportConfig {
-                client,
-                client_name: client_name.clone(),
-                label: labels[target].clone(),
-                target: name.clone(),
-                nids: nids[target / TARGETS as usize].clone(),
-                kind: TargetKind::Ost,
-                data: connect_data_for(TargetKind::Ost).clone(),
-            })
-        };
-        let imports = names.iter().enumerate().map(import).collect();
+        let client = Uuid::from_random(rt.random(), rt.random());
+        let of_client = Arc::new(ImportClient { uuid: client, name: name.into() });
+        let imports = targets.iter().map(|target| node.rpc().import_between(&of_client, target)).collect();
         idle.push(Idle { node, client, imports, mgc: Mutex::default() });
     }
-    let connect = |idle: &Idle| {
-        let (imports, from) = (idle.imports.clone(), idle.node.lnet().nids()[0]);
-        async move {
-            for (target, import) in imports.iter().enumerate() {
-                let server = oss[target / TARGETS as usize].rpc();
-                server.connect_directly(import, from).await.map_err(|e| format!("{}: {e}", import.config().label))?;
-            }
-            Ok::<_, String>(())
-        }
-    };
     for together in idle.chunks(CONNECTED_TOGETHER) {
-        join_all(together.iter().map(connect)).await.into_iter().collect::<Result<(), String>>()?;
+        join_all(together.iter().map(|idle| idle.connect(oss))).await.into_iter().collect::<Result<(), String>>()?;
     }
     Ok(idle)
 }
