@@ -195,27 +195,30 @@ impl Mgc {
         by_router: &mut ByRouter,
     ) -> Option<Result<ConfigReply, RpcError>> {
         let rt = self.node.rt();
+        // Somewhat shorter than the interval, so that clients which a change woke together do not ask together ever after.
         let somewhat_less = |wait: Duration| wait - wait / 4 * (rt.random() % 1024) as u32 / 1024;
+        let wait = match known.version {
+            0 => Duration::ZERO,
+            _ if by_router.is_used() => somewhat_less(LONG_WAIT),
+            _ => somewhat_less(RENEWAL),
+        };
+        let mut asked = std::pin::pin!(self.ask_for_newer(known, wait));
+        // What is done beside the question is boxed, because most clients are on the MGS's own network and never need it.
         if known.version == 0 {
-            return Some(self.ask_for_newer(known, Duration::ZERO).await);
-        }
-        if by_router.is_used() {
+            return Some(asked.await);
+        } else if by_router.is_used() {
             tokio::select! {
                 biased;
-                answer = self.ask_for_newer(known, somewhat_less(LONG_WAIT)) => return Some(answer),
-                () = self.renew_by_routers() => {}
+                answer = &mut asked => return Some(answer),
+                () = Box::pin(self.renew_by_routers()) => {}
             }
             by_router.handle_tried(false, rt.now());
             return None;
-        }
-        // Each wait is somewhat shorter than the interval of renewals, so that clients which a change woke together do not ask
-        // together ever after.
-        let mut asked = std::pin::pin!(self.ask_for_newer(known, somewhat_less(RENEWAL)));
-        if by_router.is_to_be_tried(rt.now()) {
-            let tried = async {
+        } else if by_router.is_to_be_tried(rt.now()) {
+            let tried = Box::pin(async {
                 rt.sleep(SETTLED).await;
                 self.renew_by_router().await
-            };
+            });
             tokio::select! {
                 biased;
                 answer = &mut asked => return Some(answer),

@@ -149,7 +149,7 @@ impl Mgs {
     /// Of these, the clients with this readable name.
     pub fn clients_named(&self, name: &str) -> Vec<Uuid> {
         let exports = self.served.lock().as_ref().map(ServedTarget::exports).unwrap_or_default();
-        exports.iter().filter(|export| *export.client_name == *name).map(|export| export.client).collect()
+        exports.iter().filter(|export| *export.client_name() == *name).map(|export| export.client()).collect()
     }
 
     /// The target that the service is built on.

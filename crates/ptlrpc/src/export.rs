@@ -335,7 +335,7 @@ impl Export {
     /// The client will wait for the reply to this request until `deadline`. Returns the address of the client, which has to be
     /// told.
     pub(crate) fn extend(&self, xid: u64, deadline: Time) -> Option<ReplyTo> {
-        self.state.lock().log.as_mut()?.extend(xid, deadline)
+        self.state.lock().in_use.as_mut()?.log.extend(xid, deadline)
     }
 
     pub(crate) fn deadline(&self, xid: u64) -> Option<Time> {
