@@ -165,24 +165,26 @@ impl Mgc {
         })
     }
 
-    /// Asks the router on the way to the MGS, if there is one, to renew the lease. Returns whether it is renewed.
-    async fn renew_by_router(&self) -> bool {
-        let Some((mgs, export)) = self.import.export() else { return false };
-        let Way::By(router) = self.node.lnet().explain(mgs).way else { return false };
+    /// Asks the router on the way to the MGS to renew the lease. Returns whether it is renewed; `None` if there is no router, or
+    /// it does not answer.
+    async fn renew_by_router(&self) -> Option<bool> {
+        let (mgs, export) = self.import.export()?;
+        let Way::By(router) = self.node.lnet().explain(mgs).way else { return None };
         let sent = self.node.rt().now();
-        let is_renewed = self.node.renew_by_router(router, export).await;
-        if is_renewed {
+        let renewed = self.node.renew_by_router(router, export).await;
+        if renewed == Some(true) {
             self.node.renew_lease(self.client, sent);
         }
-        is_renewed
+        renewed
     }
 
-    /// Renews the lease by routers for as long as that works.
-    async fn renew_by_routers(&self) {
+    /// Renews the lease by routers for as long as that works. Returns what the last of them answered.
+    async fn renew_by_routers(&self) -> Option<bool> {
         loop {
             self.node.rt().sleep(ROUTER_RENEWAL).await;
-            if !self.renew_by_router().await {
-                return;
+            let renewed = self.renew_by_router().await;
+            if renewed != Some(true) {
+                return renewed;
             }
         }
     }
@@ -210,9 +212,8 @@ impl Mgc {
             tokio::select! {
                 biased;
                 answer = &mut asked => return Some(answer),
-                () = Box::pin(self.renew_by_routers()) => {}
+                last = Box::pin(self.renew_by_routers()) => by_router.handle_tried(last, rt.now()),
             }
-            by_router.handle_tried(false, rt.now());
             return None;
         } else if by_router.is_to_be_tried(rt.now()) {
             let tried = Box::pin(async {
@@ -222,7 +223,7 @@ impl Mgc {
             tokio::select! {
                 biased;
                 answer = &mut asked => return Some(answer),
-                is_renewed = tried => by_router.handle_tried(is_renewed, rt.now()),
+                renewed = tried => by_router.handle_tried(renewed, rt.now()),
             }
         }
         Some(asked.await)

@@ -160,16 +160,19 @@ impl Drop for Gathered {
 }
 
 impl RpcNode {
-    /// Asks a router to renew the lease of the client with this export at the MGS. Returns whether it is renewed; if not,
-    /// the client has to ask the MGS itself.
-    pub async fn renew_by_router(&self, router: Nid, export: u64) -> bool {
+    /// Asks a router to renew the lease of the client with this export at the MGS. Returns whether it is renewed; if not, the
+    /// client has to ask the MGS itself. `None` if the router does not answer.
+    pub async fn renew_by_router(&self, router: Nid, export: u64) -> Option<bool> {
         let core = &self.0.core;
         let asked = core.asked();
         let answer = asked.ask(export, router);
         let sent = core.lnet.post(router, ASK_PORTAL, export, Payload::new());
-        let renewed = sent.is_ok() && matches!(core.rt.timeout(ANSWER_WITHIN, answer).await, Ok(Ok(true)));
+        let answered = match sent {
+            Ok(()) => core.rt.timeout(ANSWER_WITHIN, answer).await.ok().and_then(Result::ok),
+            Err(_) => None,
+        };
         asked.forget(export);
-        renewed
+        answered
     }
 
     /// From now on this node takes questions of clients that renew their leases by it, until the returned value is dropped.
@@ -189,7 +192,7 @@ impl RpcNode {
     }
 }
 
-/// When a client tries a router again that did not renew its lease.
+/// When a client tries a router again that did not answer.
 const TRY_AGAIN: Duration = Duration::from_secs(600);
 
 /// Whether a client's lease is renewed by routers. A sans-IO engine.
@@ -211,10 +214,10 @@ impl ByRouter {
         !self.is_used && now >= self.not_before
     }
 
-    /// A router has renewed the lease, or none has.
-    pub fn handle_tried(&mut self, renewed: bool, now: Time) {
-        self.is_used = renewed;
-        if !renewed {
+    /// A router was asked to renew the lease, and did so or not; `None` if it did not answer, or there is none.
+    pub fn handle_tried(&mut self, renewed: Option<bool>, now: Time) {
+        self.is_used = renewed == Some(true);
+        if renewed.is_none() {
             self.not_before = now + TRY_AGAIN;
         }
     }
@@ -242,13 +245,22 @@ mod tests {
     }
 
     #[test]
-    fn a_router_that_failed_is_tried_again_later() {
+    fn a_router_that_is_silent_is_tried_again_later() {
         let mut by_router = ByRouter::default();
         assert!(by_router.is_to_be_tried(Time::ZERO) && !by_router.is_used());
-        by_router.handle_tried(true, Time::ZERO);
+        by_router.handle_tried(Some(true), Time::ZERO);
         assert!(by_router.is_used() && !by_router.is_to_be_tried(Time::from_secs(1)));
-        by_router.handle_tried(false, Time::from_secs(100));
+        by_router.handle_tried(None, Time::from_secs(100));
         assert!(!by_router.is_used() && !by_router.is_to_be_tried(Time::from_secs(699)));
         assert!(by_router.is_to_be_tried(Time::from_secs(700)));
+    }
+
+    /// Such as when the MGS was started again: as soon as the client has connected anew, the router renews its lease.
+    #[test]
+    fn a_router_that_could_not_renew_the_lease_is_tried_again_after_the_next_question() {
+        let mut by_router = ByRouter::default();
+        by_router.handle_tried(Some(true), Time::ZERO);
+        by_router.handle_tried(Some(false), Time::from_secs(100));
+        assert!(!by_router.is_used() && by_router.is_to_be_tried(Time::from_secs(100)));
     }
 }

@@ -103,6 +103,8 @@ struct Session {
 struct Batch {
     tests: Vec<Planned>,
     runs: bool,
+    /// True if a test could not be given to all of its nodes: those that have it would run it.
+    is_spoiled: bool,
 }
 
 struct Planned {
@@ -261,7 +263,12 @@ impl Console {
         let nodes = plan.0.iter().map(|(node, _)| *node).collect();
         for (node, targets) in plan.0 {
             let body = encode(&SelftestTest { targets, ..spec.clone() });
-            self.tell(node, id, SelftestOp::AddTest, body).await.map_err(|e| e.to_string())?;
+            if let Err(e) = self.tell(node, id, SelftestOp::AddTest, body).await {
+                session.batch(&batch)?.is_spoiled = true;
+                return Err(format!(
+                    "{e}; other nodes may have the test, so batch {batch:?} does not run: use another"
+                ));
+            }
         }
         session.batch(&batch)?.tests.push(Planned { from, to, line: line.clone(), nodes });
         Ok(Outcome::Text(format!("test added to {batch}: {line}")))
@@ -270,6 +277,9 @@ impl Console {
     async fn start_or_stop(&self, session: &mut Session, batch: String, start: bool) -> Result<Outcome, String> {
         let (id, op) = (session.id, if start { SelftestOp::Run } else { SelftestOp::Stop });
         let planned = session.batch(&batch)?;
+        if start && planned.is_spoiled {
+            return Err(format!("a test of batch {batch:?} was not given to all of its nodes: use another batch"));
+        }
         if start && planned.tests.is_empty() {
             return Err(format!("batch {batch:?} has no tests: add_test --batch {batch} ..."));
         }

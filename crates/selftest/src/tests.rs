@@ -75,8 +75,8 @@ impl World {
         self.run(Verb::AddBatch { name: "bulk".into() }).await;
     }
 
-    async fn add(&self, op: &str, loops: u64) {
-        let verb = Verb::AddTest {
+    fn test(&self, op: &str, loops: u64) -> Verb {
+        Verb::AddTest {
             batch: "bulk".into(),
             from: "clients".into(),
             to: "servers".into(),
@@ -86,8 +86,11 @@ impl World {
             concurrency: 2,
             distribution: "1:2".parse().unwrap(),
             loops,
-        };
-        self.run(verb).await;
+        }
+    }
+
+    async fn add(&self, op: &str, loops: u64) {
+        self.run(self.test(op, loops)).await;
     }
 }
 
@@ -173,6 +176,21 @@ fn nodes_stop_when_their_console_is_silent() {
         rt.sleep(Duration::from_secs(20)).await;
         assert!(!agents.iter().any(|agent| agent.in_session()));
         assert!(before > 1000, "{before} messages while the session lasted");
+    });
+}
+
+/// Otherwise the nodes that got the test would run it, and no line would show it.
+#[test]
+fn a_batch_with_a_test_that_not_all_nodes_got_does_not_run() {
+    tell(|world| async move {
+        world.begin().await;
+        world.add("ping", 5).await;
+        world.faults.arm("lnet.receive", Fault { action: FaultAction::Drop, skip: 0, times: u32::MAX });
+        let failed = world.console.run(world.test("read", 5)).await.unwrap_err();
+        assert!(failed.contains("2@sim does not answer"), "{failed}");
+        world.faults.disarm("lnet.receive");
+        let refused = world.console.run(Verb::Run { batch: "bulk".into() }).await.unwrap_err();
+        assert!(refused.contains("not given to all of its nodes"), "{refused}");
     });
 }
 

@@ -72,7 +72,24 @@ fn show(cluster: &Cluster) -> Outcome {
     ensure!(routing.matches("nbuffers: 100\n").count() == 2, "both routers, and no other process: {routing}");
     fs::write(a.join("file"), &data[1..])?;
     ensure!(fs::read(b.join("file"))? == data[1..], "with fewer buffers");
-    Ok(())
+    wait_for_renewals(cluster)
+}
+
+/// Mounts find out within seconds that routers renew leases.
+fn wait_for_renewals(cluster: &Cluster) -> Outcome {
+    let begin = Instant::now();
+    loop {
+        let renewals = cluster.lctl(&["get_param", "-n", "lease_renewals"])?;
+        let all: u64 = renewals.lines().filter_map(|line| line.trim().parse::<u64>().ok()).sum();
+        if all >= 1 {
+            return Ok(());
+        }
+        ensure!(
+            begin.elapsed() < Duration::from_secs(40),
+            "routers have renewed {all} leases of two mounts: {renewals}"
+        );
+        std::thread::sleep(Duration::from_millis(500));
+    }
 }
 
 /// A NID on a network that one of these routes leads to.
