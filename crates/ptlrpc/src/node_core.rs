@@ -1,9 +1,9 @@
 //! State that the imports and the services of a node share.
 
 use crate::adaptive_timeout::AT_MIN;
+use crate::asked_routers::Asked;
 use crate::deadlines::Deadlines;
 use crate::liveness::{Liveness, Renewals};
-use crate::renewals::Asked;
 use nacre_base::{Faults, Time};
 use nacre_lnet::Lnet;
 use nacre_rt::Rt;

@@ -5,9 +5,10 @@
 //! The question names the client's export at the MGS by its cookie, which only the client, the MGS and the routers between
 //! them know. A router that does not bring renewals to the MGS leaves the question unanswered.
 
+use crate::asked_routers::Asked;
 use crate::node::RpcNode;
 use crate::node_core::NodeCore;
-use nacre_base::{FxHashMap, Nid, Payload, Time};
+use nacre_base::{Nid, Payload, Time};
 use nacre_lnet::{IncomingPut, Portal, Purpose};
 use nacre_wire::mgs::Renewals;
 use parking_lot::Mutex;
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 /// The portal of the questions; the match bits are the cookie of the client's export at the MGS.
 pub(crate) const ASK_PORTAL: Portal = Portal(26);
@@ -35,31 +36,6 @@ const _: () = assert!(
 
 /// Most clients that a router gathers from one NID, which has one for each of its mounts.
 const GATHERED_FROM_ONE_MAX: usize = 64;
-
-/// Questions of this node to routers that have no answer yet, by the cookie in them.
-#[derive(Default)]
-pub(crate) struct Asked(Mutex<FxHashMap<u64, (Nid, oneshot::Sender<bool>)>>);
-
-impl Asked {
-    fn ask(&self, export: u64, router: Nid) -> oneshot::Receiver<bool> {
-        let (tx, rx) = oneshot::channel();
-        self.0.lock().insert(export, (router, tx));
-        rx
-    }
-
-    fn handle_answer(&self, put: &IncomingPut) {
-        let mut asked = self.0.lock();
-        if asked.get(&put.match_bits).is_some_and(|(router, _)| *router == put.from)
-            && let Some((_, tx)) = asked.remove(&put.match_bits)
-        {
-            let _ = tx.send(put.payload.to_bytes()[..] == [1]);
-        }
-    }
-
-    fn forget(&self, export: u64) {
-        self.0.lock().remove(&export);
-    }
-}
 
 impl NodeCore {
     /// The table of questions. Only a node that asks a router takes answers.
