@@ -126,7 +126,7 @@ impl Packable for Outbound {
     type Packed = PackedOutbound;
 
     fn pack(mut self) -> Result<PackedOutbound, Outbound> {
-        // What a router passes on is bounded by its buffers.
+        // The buffers of a router bound the messages that it passes on, so these need not be packed.
         let is_own = self.held.is_none() && self.credits.is_none() && !self.completed;
         let Some(message) = Packed::pack(&self.message).filter(|_| is_own) else { return Err(self) };
         let packed = PackedSending {

@@ -25,7 +25,7 @@ struct Taken<K> {
     holder: Arc<Holder<K>>,
 }
 
-/// What the places of a peer have in common.
+/// The peer and its table, which all places of the peer share.
 struct Holder<K> {
     places: Places<K>,
     peer: K,

@@ -597,7 +597,8 @@ impl LnetNode {
         Ok((interface, gateway))
     }
 
-    /// What the choice of a gateway needs to know of one for messages to `to`, which avoid the gateway `avoid`; none if it cannot be used.
+    /// Describes a gateway for the choice of one that takes messages to `to`, which avoid the gateway `avoid`. `None` if it cannot be
+    /// used.
     fn gateway_state(&self, gateways: &Gateways, gateway: Nid, to: Nid, avoid: Option<Nid>) -> Option<GatewayState> {
         let interface = self.interface_to(gateway).filter(|_| gateways.trouble(gateway, to.network).is_none())?;
         let is_silent = gateways.is_silent(gateway, self.rt.now());

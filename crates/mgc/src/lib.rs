@@ -205,7 +205,7 @@ impl Mgc {
             _ => somewhat_less(RENEWAL),
         };
         let mut asked = std::pin::pin!(self.ask_for_newer(known, wait));
-        // What is done beside the question is boxed, because most clients are on the MGS's own network and never need it.
+        // The renewals are boxed, because most clients are on the MGS's own network and need no memory for them.
         if known.version == 0 {
             return Some(asked.await);
         } else if by_router.is_used() {

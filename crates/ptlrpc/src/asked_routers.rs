@@ -27,7 +27,7 @@ impl Asked {
         }
     }
 
-    /// Nobody waits for the answer any longer.
+    /// Forgets a question, because its client has the answer or waits no longer.
     pub(crate) fn forget(&self, export: u64) {
         self.0.lock().remove(&export);
     }

@@ -204,7 +204,7 @@ fn the_mgs_is_changed_by_its_servers_and_its_own_node_only() {
         }
         let asked = LeaseQuery { evicted: vec![c.client(0).uuid()], ..LeaseQuery::default() };
         assert_refused(call::<LeaseReply>(&mgs, Opcode::MgsLeases, &asked).await);
-        // Nobody can renew the lease of a client whose cookie he does not know.
+        // A stranger cannot renew a lease, because he does not know the cookie of the client's export.
         let guessed = Renewals { exports: (0..1000).collect() };
         assert_eq!(call::<RenewalsReply>(&mgs, Opcode::MgsRenew, &guessed).await.unwrap().renewed, [] as [u64; 0]);
         let moved = ReplaceNids { target: "nacre-OST0000".into(), nids: vec![here] };

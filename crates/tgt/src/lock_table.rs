@@ -132,7 +132,8 @@ impl Shared {
         drop(self.target.rt().spawn(async move {
             // Evicted once, however many of its locks are waited for.
             if !peer.export.is_closed() {
-                tracing::warn!(target = %target.name(), client = %peer.export.client_name(), "did not give back a lock, or answer for it, in time");
+                let (name, client) = (target.name(), peer.export.client_name());
+                tracing::warn!(target = %name, client, "the client has neither given a lock back in time nor answered for it");
                 target.node().evict(&peer.export).await;
             }
         }));
