@@ -39,6 +39,8 @@ impl Role for Router {
         let renewals = self.renewals.lock().take();
         if let Some((mgc, task)) = renewals {
             task.abort();
+            // It keeps the portal of the questions, which a router that is started again needs.
+            task.await;
             self.params.remove_prefix(RENEWALS);
             mgc.stop().await;
         }

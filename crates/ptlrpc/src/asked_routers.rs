@@ -13,7 +13,10 @@ impl Asked {
     /// A router is asked to renew the lease of the client with this export.
     pub(crate) fn ask(&self, export: u64, router: Nid) -> oneshot::Receiver<bool> {
         let (tx, rx) = oneshot::channel();
-        self.0.lock().insert(export, (router, tx));
+        let mut asked = self.0.lock();
+        // A client that has given up, or was answered by the MGS first, waits no longer.
+        asked.retain(|_, (_, waiting)| !waiting.is_closed());
+        asked.insert(export, (router, tx));
         rx
     }
 
@@ -26,9 +29,17 @@ impl Asked {
             let _ = tx.send(put.payload.to_bytes()[..] == [1]);
         }
     }
+}
 
-    /// Forgets a question, because its client has the answer or waits no longer.
-    pub(crate) fn forget(&self, export: u64) {
-        self.0.lock().remove(&export);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_that_nobody_waits_for_is_forgotten_with_the_next() {
+        let asked = Asked::default();
+        drop(asked.ask(1, Nid::sim(1)));
+        let _waits = asked.ask(2, Nid::sim(1));
+        assert_eq!(asked.0.lock().keys().copied().collect::<Vec<_>>(), [2]);
     }
 }

@@ -140,15 +140,9 @@ impl RpcNode {
     /// client has to ask the MGS itself. `None` if the router does not answer.
     pub async fn renew_by_router(&self, router: Nid, export: u64) -> Option<bool> {
         let core = &self.0.core;
-        let asked = core.asked();
-        let answer = asked.ask(export, router);
-        let sent = core.lnet.post(router, ASK_PORTAL, export, Payload::new());
-        let answered = match sent {
-            Ok(()) => core.rt.timeout(ANSWER_WITHIN, answer).await.ok().and_then(Result::ok),
-            Err(_) => None,
-        };
-        asked.forget(export);
-        answered
+        let answer = core.asked().ask(export, router);
+        core.lnet.post(router, ASK_PORTAL, export, Payload::new()).ok()?;
+        core.rt.timeout(ANSWER_WITHIN, answer).await.ok()?.ok()
     }
 
     /// From now on this node takes questions of clients that renew their leases by it, until the returned value is dropped.
