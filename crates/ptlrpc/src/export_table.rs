@@ -8,13 +8,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// An export, which has several keys: its cookie, its client.
-pub(crate) trait Keyed<K> {
+pub trait Keyed<K> {
     /// The key of this kind.
     fn key(&self) -> &K;
 }
 
 /// Exports `E`, each with another key `K`.
-pub(crate) struct ExportTable<K, E>(FxHashSet<Entry<K, E>>);
+pub struct ExportTable<K, E>(FxHashSet<Entry<K, E>>);
 
 struct Entry<K, E> {
     export: Arc<E>,
@@ -48,8 +48,19 @@ impl<K, E> Default for ExportTable<K, E> {
 }
 
 impl<K: Hash + Eq, E: Keyed<K> + Keyed<u64>> ExportTable<K, E> {
-    pub(crate) fn get(&self, key: &K) -> Option<&Arc<E>> {
+    /// The export with this key.
+    pub fn get(&self, key: &K) -> Option<&Arc<E>> {
         self.0.get(key).map(|entry| &entry.export)
+    }
+
+    /// All exports, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<E>> {
+        self.0.iter().map(|entry| &entry.export)
+    }
+
+    /// Number of exports.
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
     pub(crate) fn contains(&self, key: &K) -> bool {
@@ -57,21 +68,23 @@ impl<K: Hash + Eq, E: Keyed<K> + Keyed<u64>> ExportTable<K, E> {
     }
 
     /// Adds an export. Returns the one that had its key.
-    pub(crate) fn insert(&mut self, export: Arc<E>) -> Option<Arc<E>> {
+    pub fn insert(&mut self, export: Arc<E>) -> Option<Arc<E>> {
         self.0.replace(Entry { export, key: PhantomData }).map(|before| before.export)
     }
 
-    pub(crate) fn remove(&mut self, key: &K) {
+    /// Removes the export with this key, if there is one.
+    pub fn remove(&mut self, key: &K) {
         self.0.remove(key);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Returns whether there is no export.
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// All exports, in the order of their cookies.
     pub(crate) fn in_order(&self) -> Vec<Arc<E>> {
-        let mut all: Vec<_> = self.0.iter().map(|entry| entry.export.clone()).collect();
+        let mut all: Vec<_> = self.iter().cloned().collect();
         all.sort_by_key(|export| *Keyed::<u64>::key(&**export));
         all
     }

@@ -77,6 +77,7 @@ mod window;
 pub use call::{BULK_MAX, Bulk, CallOptions, INLINE_MAX, Reply};
 pub use error::RpcError;
 pub use export::Export;
+pub use export_table::{ExportTable, Keyed};
 pub use flights::{Flights, Traffic};
 pub use identity::{AskMgs, Identity, Refusals, Roles, Servers, Standing};
 pub use import::{Import, ImportState, MAX_RPCS_IN_FLIGHT, Recovering};

@@ -4,12 +4,11 @@
 use crate::recovery::{Counts, Effects, Phase, Recovery, Settings, Status, Ticket};
 use crate::reply;
 use crate::{Target, TargetError};
-use nacre_base::{Errno, FxHashSet, Time, Transno, Uuid};
-use nacre_ptlrpc::{Export, ServerRequest};
+use nacre_base::{Errno, Time, Transno, Uuid};
+use nacre_ptlrpc::{Export, ExportTable, ServerRequest};
 use nacre_wire::header::flags;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,34 +17,17 @@ use tokio::sync::{Notify, oneshot};
 /// Exports of the connected clients.
 pub(crate) type Exports = Arc<Mutex<Connected>>;
 
-/// A set of exports. It has one pointer for each, because a target may have a hundred thousand of them.
+/// A set of exports, by their cookies.
 #[derive(Default)]
-pub(crate) struct Connected(FxHashSet<ByCookie>);
-
-/// An export, which its cookie tells from others.
-struct ByCookie(Arc<Export>);
-
-impl Hash for ByCookie {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.cookie.hash(state);
-    }
-}
-
-impl PartialEq for ByCookie {
-    fn eq(&self, other: &ByCookie) -> bool {
-        self.0.cookie == other.0.cookie
-    }
-}
-
-impl Eq for ByCookie {}
+pub(crate) struct Connected(ExportTable<u64, Export>);
 
 impl Connected {
     pub(crate) fn insert(&mut self, export: &Arc<Export>) {
-        self.0.insert(ByCookie(export.clone()));
+        self.0.insert(export.clone());
     }
 
     pub(crate) fn remove(&mut self, export: &Arc<Export>) {
-        self.0.remove(&ByCookie(export.clone()));
+        self.0.remove(&export.cookie);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -54,12 +36,12 @@ impl Connected {
 
     /// The export of a client.
     pub(crate) fn of(&self, client: Uuid) -> Option<Arc<Export>> {
-        self.0.iter().map(|ByCookie(export)| export).find(|export| export.client() == client).cloned()
+        self.0.iter().find(|export| export.client() == client).cloned()
     }
 
     /// The exports that `which` picks, in the order of their cookies.
     pub(crate) fn pick(&self, which: impl Fn(&Export) -> bool) -> Vec<Arc<Export>> {
-        let mut picked: Vec<_> = self.0.iter().map(|ByCookie(export)| export).filter(|e| which(e)).cloned().collect();
+        let mut picked: Vec<_> = self.0.iter().filter(|export| which(export)).cloned().collect();
         picked.sort_by_key(|export| export.cookie);
         picked
     }
