@@ -2,6 +2,9 @@
 //! says when it will do so next (MGS_LEASES). One that is late is asked by the network, and is silent if it does not answer
 //! either. Clients and MDTs hear of silent targets with the configuration. They choose other targets and do not wait for
 //! these, but no connection is broken and nobody is evicted, because the MGS may be the one that is cut off.
+//!
+//! Where several MGSs share a configuration, each hears the nodes that are connected to it, and tells the others which targets it
+//! calls silent. A target that one of them hears is not silent, and the others leave it to that one.
 
 use nacre_base::steps::Steps;
 use nacre_base::{Nid, Time};
@@ -62,34 +65,42 @@ pub(crate) struct Heartbeats {
     /// Grows with each change of the set of silent targets. No other start of the MGS has the same number.
     version: u64,
     nodes: BTreeMap<Nid, Node>,
-    /// All targets that were ever named, each with the node that did so last.
+    /// The targets that this MGS watches, each with the node that named it last.
     named_by: BTreeMap<String, Nid>,
+    /// The targets that each other MGS calls silent.
+    others: BTreeMap<String, BTreeSet<String>>,
+    /// Targets that an MGS called silent until it ended. They are this one's to tell of until some MGS hears them.
+    inherited: BTreeSet<String>,
 }
+
+/// The targets that have become silent, and those that no longer are.
+pub(crate) type Changed = (Vec<String>, Vec<String>);
 
 impl Heartbeats {
     /// Nothing is known yet in start `instance` of the MGS.
     pub(crate) fn new(instance: u64) -> Heartbeats {
-        Heartbeats { version: instance << 32, nodes: BTreeMap::new(), named_by: BTreeMap::new() }
+        let (nodes, named_by, others, inherited) = Default::default();
+        Heartbeats { version: instance << 32, nodes, named_by, others, inherited }
     }
 
-    /// A node has named its targets, and will do so again within `next`. Returns the targets that are heard again.
-    pub(crate) fn handle_named(&mut self, nid: Nid, targets: &[String], next: Duration, now: Time) -> Vec<String> {
+    /// A node has named its targets, and will do so again within `next`. Those that it no longer names are silent.
+    pub(crate) fn handle_named(&mut self, nid: Nid, targets: &[String], next: Duration, now: Time) -> Changed {
         let due = now + next + GRACE;
         let new = || Node { state: State::Heard, due, targets: Vec::new() };
         let node = self.nodes.entry(nid).or_insert_with(new);
         let state = STEPS.next(node.state, Event::Named);
         if node.state != State::Silent && node.targets == targets {
             (node.due, node.state) = (due, state);
-            return Vec::new();
+            return Changed::default();
         }
-        let (_, heard) = self.change(|this| {
+        self.change(|this| {
             this.named_by.extend(targets.iter().map(|target| (target.clone(), nid)));
             this.nodes.insert(nid, Node { state, due, targets: targets.to_vec() });
+            this.inherited.retain(|target| !targets.contains(target));
             // A node whose targets were all taken over by others is of no interest, whether it lives or not.
             let named_by = &this.named_by;
             this.nodes.retain(|at, _| *at == nid || named_by.values().any(|by| by == at));
-        });
-        heard
+        })
     }
 
     /// Returns the nodes that have to be asked now, because they are late.
@@ -118,6 +129,59 @@ impl Heartbeats {
         Vec::new()
     }
 
+    /// Another MGS says which targets it calls silent, or has ended.
+    pub(crate) fn handle_other(&mut self, mgs: &str, silent: Option<BTreeSet<String>>) -> Changed {
+        self.change(|this| {
+            let before = this.others.remove(mgs).unwrap_or_default();
+            match silent {
+                Some(silent) if silent.is_empty() => {}
+                Some(silent) => drop(this.others.insert(mgs.to_owned(), silent)),
+                None => {
+                    let unheard: Vec<_> = before.into_iter().filter(|target| !this.is_heard(target)).collect();
+                    this.inherited.extend(unheard);
+                }
+            }
+        })
+    }
+
+    /// Whether another MGS calls anything silent.
+    pub(crate) fn have_others(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// Another MGS hears these targets, and watches them from now on. Those that this MGS hears itself stay its own as well.
+    pub(crate) fn handle_heard_elsewhere(&mut self, targets: &BTreeSet<String>) -> Changed {
+        self.change(|this| {
+            let theirs: Vec<_> = targets.iter().filter(|target| !this.is_heard(target)).collect();
+            for target in theirs {
+                if let Some(node) = this.named_by.remove(target).and_then(|nid| this.nodes.get_mut(&nid)) {
+                    node.targets.retain(|named| named != target);
+                }
+                this.inherited.remove(target);
+                this.others.values_mut().for_each(|silent| {
+                    silent.remove(target);
+                });
+            }
+            this.nodes.retain(|_, node| !node.targets.is_empty());
+        })
+    }
+
+    /// The targets that this MGS itself calls silent, which the others should know.
+    pub(crate) fn own_silent(&self) -> BTreeSet<String> {
+        let own = self.named_by.keys().chain(&self.inherited);
+        own.filter(|target| !self.is_heard(target)).cloned().collect()
+    }
+
+    /// The targets that another MGS calls silent, and that this one hears.
+    pub(crate) fn contested(&self) -> BTreeSet<String> {
+        self.others.values().flatten().filter(|target| self.is_heard(target)).cloned().collect()
+    }
+
+    fn is_heard(&self, target: &String) -> bool {
+        let node = self.named_by.get(target).and_then(|nid| self.nodes.get(nid));
+        node.is_some_and(|node| node.state != State::Silent && node.targets.contains(target))
+    }
+
     /// When [`Heartbeats::handle_time`] has something to do; `Time::FAR_FUTURE` if no node is heard.
     pub(crate) fn next(&self) -> Time {
         let heard = self.nodes.values().filter(|node| node.state == State::Heard);
@@ -135,22 +199,19 @@ impl Heartbeats {
             Some(fsname) => target.rsplit_once('-').is_some_and(|(of, _)| of == fsname),
             None => true,
         };
-        let is_silent = |target: &String, by: &Nid| {
-            self.nodes.get(by).is_none_or(|node| node.state == State::Silent || !node.targets.contains(target))
-        };
-        self.named_by
-            .iter()
-            .filter(move |(target, by)| is_of(target) && is_silent(target, by))
-            .map(|(target, _)| target)
+        let known = self.named_by.keys().chain(&self.inherited).chain(self.others.values().flatten());
+        let silent: BTreeSet<&String> = known.filter(|target| is_of(target) && !self.is_heard(target)).collect();
+        silent.into_iter()
     }
 
-    /// Makes a change. Returns the targets that have become silent, and those that no longer are.
-    fn change(&mut self, change: impl FnOnce(&mut Heartbeats)) -> (Vec<String>, Vec<String>) {
+    /// Makes a change.
+    fn change(&mut self, change: impl FnOnce(&mut Heartbeats)) -> Changed {
         let before: BTreeSet<String> = self.silent(None).cloned().collect();
         change(self);
         let after: BTreeSet<String> = self.silent(None).cloned().collect();
         self.version += u64::from(before != after);
-        assert!(after.iter().all(|target| self.named_by.contains_key(target)), "silent, and never heard of: {after:?}");
+        assert!(after.iter().all(|target| !self.is_heard(target)), "silent, and heard: {after:?}");
+        assert!(self.inherited.iter().all(|target| !self.is_heard(target)), "what is heard is no longer inherited");
         (after.difference(&before).cloned().collect(), before.difference(&after).cloned().collect())
     }
 }
@@ -199,9 +260,9 @@ mod tests {
         assert_eq!(silent(&all), ["nacre-OST0000"]);
         assert_eq!(all.handle_time(at(2549)), [], "who is silent is not asked");
         let heard = all.handle_named(Nid::sim(1), &names(&["nacre-OST0000"]), SECOND, at(9000));
-        assert_eq!((heard, all.version()), (names(&["nacre-OST0000"]), version + 1));
+        assert_eq!((heard, all.version()), ((Vec::new(), names(&["nacre-OST0000"])), version + 1));
         assert_eq!(silent(&all), [""; 0]);
-        assert!(all.handle_named(Nid::sim(1), &names(&["nacre-OST0000"]), SECOND, at(9500)).is_empty());
+        assert_eq!(all.handle_named(Nid::sim(1), &names(&["nacre-OST0000"]), SECOND, at(9500)), Changed::default());
         assert_eq!(all.version(), version + 1, "nothing new");
     }
 
@@ -250,15 +311,53 @@ mod tests {
     fn a_target_that_another_node_takes_over_is_heard() {
         let mut all = one_of_two_silent();
         let both = names(&["nacre-OST0000", "nacre-OST0001"]);
-        assert_eq!(all.handle_named(Nid::sim(2), &both, SECOND, at(3000)), ["nacre-OST0000"]);
+        assert_eq!(all.handle_named(Nid::sim(2), &both, SECOND, at(3000)).1, ["nacre-OST0000"]);
         assert_eq!((silent(&all).len(), all.nodes.len()), (0, 1), "the other node is of no interest");
+    }
+
+    fn set(list: &[&str]) -> BTreeSet<String> {
+        names(list).into_iter().collect()
+    }
+
+    #[test]
+    fn what_another_mgs_calls_silent_is_silent_unless_it_is_heard_here() {
+        let mut all = Heartbeats::new(3);
+        all.handle_named(Nid::sim(1), &names(&["nacre-OST0000"]), SECOND, at(0));
+        let told = set(&["nacre-OST0000", "nacre-OST0001"]);
+        assert_eq!(all.handle_other("7", Some(told)), (names(&["nacre-OST0001"]), Vec::new()));
+        assert_eq!((all.own_silent(), all.contested()), (set(&[]), set(&["nacre-OST0000"])));
+        assert_eq!(all.handle_other("7", Some(set(&[]))).1, ["nacre-OST0001"]);
+        assert_eq!((silent(&all).len(), all.contested().len()), (0, 0));
+    }
+
+    #[test]
+    fn a_target_that_another_mgs_hears_is_left_to_that_one() {
+        let mut all = one_of_two_silent();
+        assert_eq!(all.own_silent(), set(&["nacre-OST0000"]));
+        let heard = set(&["nacre-OST0000", "nacre-OST0001"]);
+        assert_eq!(all.handle_heard_elsewhere(&heard), (Vec::new(), names(&["nacre-OST0000"])));
+        assert_eq!((all.own_silent(), all.nodes.len()), (set(&[]), 1), "the node that is heard is still watched");
+        assert_eq!(all.handle_time(at(60_000)), [Nid::sim(2)]);
+        assert_eq!(all.handle_other("7", Some(set(&["nacre-OST0000"]))).0, ["nacre-OST0000"], "it died there");
+    }
+
+    #[test]
+    fn what_an_mgs_called_silent_when_it_ended_stays_so_until_somebody_hears_it() {
+        let mut all = Heartbeats::new(3);
+        all.handle_other("7", Some(set(&["nacre-OST0000", "nacre-OST0001"])));
+        assert_eq!(all.own_silent(), set(&[]));
+        assert_eq!(all.handle_other("7", None), Changed::default());
+        assert_eq!(all.own_silent(), set(&["nacre-OST0000", "nacre-OST0001"]), "the others hear it from this one now");
+        assert_eq!(all.handle_named(Nid::sim(1), &names(&["nacre-OST0000"]), SECOND, at(0)).1, ["nacre-OST0000"]);
+        assert_eq!(all.handle_heard_elsewhere(&set(&["nacre-OST0001"])).1, ["nacre-OST0001"]);
+        assert_eq!((silent(&all).len(), all.own_silent().len()), (0, 0));
     }
 
     #[test]
     fn a_target_that_its_node_no_longer_names_is_silent() {
         let mut all = Heartbeats::new(3);
         all.handle_named(Nid::sim(1), &names(&["a-OST0000", "b-OST0000"]), SECOND, at(0));
-        all.handle_named(Nid::sim(1), &names(&["a-OST0000"]), SECOND, at(500));
+        assert_eq!(all.handle_named(Nid::sim(1), &names(&["a-OST0000"]), SECOND, at(500)).0, ["b-OST0000"]);
         assert_eq!(silent(&all), ["b-OST0000"]);
         assert_eq!((all.silent(Some("a")).count(), all.silent(Some("b")).count()), (0, 1));
         assert_eq!(all.version(), (3 << 32) + 1);

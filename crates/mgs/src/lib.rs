@@ -20,6 +20,7 @@ use configuration::Configuration;
 use draft::Draft;
 use heartbeats::Heartbeats;
 use leases::Leases;
+use shared::Sharing;
 use store::mgt::MgtStore;
 use store::{Contents, StoreError};
 
@@ -39,7 +40,7 @@ use nacre_wire::mgs::{
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -72,8 +73,8 @@ pub struct Mgs {
     look_again: Notify,
     /// True once the MGS must end, because it has lost its store.
     lost: watch::Sender<bool>,
-    /// Number of notices for other MGSs.
-    notices: AtomicU64,
+    /// What this MGS tells those with which it shares its store; `None` if the store is its own.
+    sharing: Option<Sharing>,
     /// True once no request may be kept waiting.
     stopping: AtomicBool,
     served: Mutex<Option<ServedTarget>>,
@@ -85,13 +86,14 @@ impl Mgs {
         let target = Target::open(node, osd, config).await?;
         let configuration = Configuration::new(target.rt(), Arc::new(MgtStore::new(target.clone())));
         let contents = configuration.store().load().await.map_err(not_started)?;
-        Mgs::serve(target, configuration, contents).await
+        Mgs::serve(target, configuration, contents, None).await
     }
 
     async fn serve(
         target: Arc<Target>,
         configuration: Configuration,
         contents: Contents,
+        sharing: Option<Sharing>,
     ) -> Result<Arc<Mgs>, TargetError> {
         configuration.replace(contents.revision, contents.entries);
         let rt = target.rt().clone();
@@ -105,7 +107,7 @@ impl Mgs {
             heartbeats,
             look_again: Notify::new(),
             lost: watch::channel(false).0,
-            notices: AtomicU64::new(0),
+            sharing,
             stopping: AtomicBool::new(false),
             served: Mutex::default(),
         });
@@ -176,18 +178,25 @@ impl Mgs {
         let names = &query.serves[..query.serves.len().min(LeaseQuery::SERVES_MAX)];
         let listed = self.configuration.read(|draft| config::listed_at(draft, names, nid)).map_err(logged)?;
         let now = self.target.rt().now();
-        let (heard, next_before, next) = {
+        let ((silent, heard), next_before, next, have_others) = {
             let mut all = self.heartbeats.lock();
             let before = all.next();
-            (all.handle_named(nid, &listed, next, now), before, all.next())
+            (all.handle_named(nid, &listed, next, now), before, all.next(), all.have_others())
         };
         if next < next_before {
             self.look_again.notify_one();
         }
+        if !silent.is_empty() {
+            tracing::info!("{nid} no longer serves {}", silent.join(", "));
+        }
         if !heard.is_empty() {
             tracing::info!("{} at {nid} is heard again", heard.join(", "));
-            self.configuration.wake(&file_systems_of(&heard));
         }
+        let changed = [silent, heard].concat();
+        if have_others || !changed.is_empty() {
+            self.tell_others();
+        }
+        self.configuration.wake(&file_systems_of(&changed));
         Ok(())
     }
 
@@ -442,6 +451,7 @@ async fn look_for_silent(mgs: Weak<Mgs>, rt: Rt) {
                 if !silent.is_empty() {
                     tracing::info!("{} at {nid} does not answer", silent.join(", "));
                     mgs.configuration.wake(&file_systems_of(&silent));
+                    mgs.tell_others();
                 }
             }));
         }
@@ -463,11 +473,9 @@ async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
     }
     let evicted = &query.evicted[..query.evicted.len().min(LeaseQuery::ASKED_MAX)];
     mgs.handle_evicted(evicted.iter().copied(), rt.now());
-    // Taken once, so that a report that the store must be asked for again is still one notice.
-    let number = mgs.notices.fetch_add(1, Ordering::Relaxed);
-    mgs.unless_abandoned(&request, || async { Ok(mgs.tell_evicted(number, evicted).await?) }).await.map_err(logged)?;
     let wait = Duration::from_millis(query.wait_ms.into()).min(WATCH_MAX);
     mgs.handle_heartbeat(request.identity.nid, &query, wait)?;
+    mgs.tell_evicted(&request, evicted).await?;
     let mut ended = mgs.ended.subscribe();
     let deadline = rt.now() + wait;
     loop {
