@@ -33,8 +33,9 @@ pub(crate) struct Router {
     #[arg(long, value_name = "N", default_value_t = 0)]
     peer_buffer_credits: u32,
     /// 1 gives leases, lock callbacks, requests and bulk a reserve each; 0 passes everything on in one queue, as Lustre does
-    #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
-    lanes: u8,
+    /// [default: what lnet.conf says, or else 1]
+    #[arg(long, value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1))]
+    lanes: Option<u8>,
 }
 
 /// Runs the router until it is told to stop.
@@ -54,16 +55,15 @@ async fn serve(args: Router) -> Result<(), String> {
         small: args.small_buffers.or(small),
         large: args.large_buffers.or(large),
     };
-    let options = buffers.of(RouterOptions {
-        peer_buffer_credits: args.peer_buffer_credits,
-        lanes: args.lanes == 1,
-        ..RouterOptions::default()
-    });
+    let options = RouterOptions { peer_buffer_credits: args.peer_buffer_credits, ..RouterOptions::default() };
+    let options = buffers.of(options);
     options.check()?;
     // It begins to pass messages on below, with these options.
     connections.routing = false;
     let tunables = connections.tunables.clone();
     let process = NodeProcess::start("router", connections, args.metrics).await?;
+    let lanes = args.lanes.map_or_else(|| process.node().lnet().has_lanes(), |lanes| lanes == 1);
+    let options = RouterOptions { lanes, ..options };
     let started = process.node().serve_router(&options, args.mgsnode).map_err(|e| e.to_string());
     if started.is_ok() {
         // Only a router has them.

@@ -36,7 +36,10 @@ impl Lnet {
 
     /// Changes these settings. They hold from now on.
     pub fn change_settings(&self, settings: Settings) {
-        *self.0.settings.write() = settings;
+        let before = std::mem::replace(&mut *self.0.settings.write(), settings);
+        if before.lanes != settings.lanes {
+            self.0.apply_lanes(settings.lanes);
+        }
         self.0.apply_settings(&settings);
         self.0.apply_settings_to_rails(&settings);
     }

@@ -180,6 +180,11 @@ impl<T: Packable> Credits<T> {
         self.peer_credits
     }
 
+    /// The most that the credits of a peer grow to.
+    pub(crate) fn peer_credits_max(&self) -> u32 {
+        self.peer_credits_max
+    }
+
     /// A message of so many bytes wants to go to `peer`. It may be refused if too much waits already, unless `is_bounded` says
     /// that something else bounds the number of such messages.
     pub(crate) fn handle_send(

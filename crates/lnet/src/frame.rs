@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0 | 4 | magic `NLN2` |
 //! | 4 | 1 | kind: ACK 0, PUT 1, GET 2, REPLY 3 |
-//! | 5 | 1 | flags: 1 payload has a checksum, 2 please open bulk connections, 4 please say soon what was taken, 8 no message |
+//! | 5 | 1 | flags: 1 payload has a checksum, 2 please open bulk connections, 4 please say soon what was taken, 8 no message, 16 please say it within some milliseconds |
 //! | 6 | 1 | purpose: control 0, callbacks 1, requests 2, bulk 3 |
 //! | 7 | 1 | routers passed |
 //! | 8 | 4 | payload length, at most 1 MiB |
@@ -55,6 +55,7 @@ const FLAG_PAYLOAD_CHECKSUM: u8 = 1;
 const FLAG_WANT_BULK: u8 = 2;
 const FLAG_WANT_TAKEN: u8 = 4;
 const FLAG_NO_MESSAGE: u8 = 8;
+const FLAG_WANT_TAKEN_LATER: u8 = 16;
 /// Where a header's checksum is.
 const CHECKSUM_AT: usize = HEADER_LEN - 4;
 
@@ -67,12 +68,24 @@ pub(crate) struct FrameHeader {
     pub(crate) payload_checksum: Option<u32>,
     /// The sender has bulk data but no bulk connection, and cannot dial.
     pub(crate) want_bulk: bool,
-    /// The sender waits to hear that this message was taken, or will soon.
-    pub(crate) want_taken: bool,
+    /// When the sender wants to hear that this message was taken.
+    pub(crate) telling: Telling,
     /// Messages of this connection that the sender has taken, modulo 2^32.
     pub(crate) taken: u32,
     /// There is no message, only the number of those taken.
     pub(crate) no_message: bool,
+}
+
+/// When a peer should say that it has taken a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Telling {
+    /// With its next message, whenever that is sent.
+    WithTheNext = 0,
+    /// Within some milliseconds: the message keeps a buffer of a router that has others.
+    Later = 1,
+    /// At once: the message keeps one of the last credits or buffers.
+    Soon = 2,
 }
 
 /// What a connection is for, as its dialer sees it.
@@ -170,7 +183,11 @@ pub(crate) fn encode_fields(f: &FrameHeader) -> [u8; HEADER_LEN] {
     b[4] = h.kind as u8;
     b[5] = u8::from(f.payload_checksum.is_some()) * FLAG_PAYLOAD_CHECKSUM
         + u8::from(f.want_bulk) * FLAG_WANT_BULK
-        + u8::from(f.want_taken) * FLAG_WANT_TAKEN
+        + match f.telling {
+            Telling::WithTheNext => 0,
+            Telling::Later => FLAG_WANT_TAKEN_LATER,
+            Telling::Soon => FLAG_WANT_TAKEN,
+        }
         + u8::from(f.no_message) * FLAG_NO_MESSAGE;
     b[6] = h.purpose as u8;
     b[7] = h.hops;
@@ -242,7 +259,11 @@ pub(crate) fn decode_fields(b: &[u8; HEADER_LEN]) -> Result<FrameHeader, FrameEr
         payload_len: payload_len as usize,
         payload_checksum,
         want_bulk: has(FLAG_WANT_BULK),
-        want_taken: has(FLAG_WANT_TAKEN),
+        telling: match () {
+            () if has(FLAG_WANT_TAKEN) => Telling::Soon,
+            () if has(FLAG_WANT_TAKEN_LATER) => Telling::Later,
+            () => Telling::WithTheNext,
+        },
         taken: u32_at(b, 120),
         no_message,
     })
@@ -501,7 +522,7 @@ mod tests {
             payload_len: 200,
             payload_checksum: Some(0xdead_beef),
             want_bulk: false,
-            want_taken: true,
+            telling: Telling::Soon,
             taken: 0x0506_0708,
             no_message: false,
         }

@@ -324,7 +324,7 @@ impl Lnet {
 
     /// Whether purposes have lanes of their own.
     pub fn has_lanes(&self) -> bool {
-        self.0.lanes.load(Ordering::Relaxed)
+        self.0.settings.read().lanes
     }
 
     /// How long messages have waited for credits and buffers since the node started.

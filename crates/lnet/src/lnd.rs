@@ -7,6 +7,7 @@
 
 use crate::credits::{Packable, Pass};
 use crate::error::LnetError;
+use crate::frame::Telling;
 use crate::message::{Header, Message};
 use crate::node::{Interface, LnetNode};
 use crate::packed::Packed;
@@ -187,16 +188,16 @@ enum Told {
     /// The driver does not ask.
     #[default]
     Nobody,
-    /// The connection that the message came by; true if its sender wants to know soon.
-    Counter(Arc<dyn Counter>, bool),
+    /// The connection that the message came by, and when its sender wants to know.
+    Counter(Arc<dyn Counter>, Telling),
     /// A driver that has more to do.
     Call(Box<dyn FnOnce() + Send>),
 }
 
 /// Counts the messages that were taken.
 pub(crate) trait Counter: Send + Sync {
-    /// Counts one more. If `soon`, the sender waits to hear of it.
-    fn count_taken(&self, soon: bool);
+    /// Counts one more, of which the sender wants to hear then.
+    fn count_taken(&self, telling: Telling);
 }
 
 impl Receipt {
@@ -206,8 +207,8 @@ impl Receipt {
     }
 
     /// Has the message counted when it has been taken.
-    pub(crate) fn counted(counter: Arc<dyn Counter>, soon: bool) -> Receipt {
-        Receipt(Told::Counter(counter, soon))
+    pub(crate) fn counted(counter: Arc<dyn Counter>, telling: Telling) -> Receipt {
+        Receipt(Told::Counter(counter, telling))
     }
 }
 
@@ -221,7 +222,7 @@ impl Drop for Receipt {
     fn drop(&mut self) {
         match std::mem::take(&mut self.0) {
             Told::Nobody => {}
-            Told::Counter(counter, soon) => counter.count_taken(soon),
+            Told::Counter(counter, telling) => counter.count_taken(telling),
             Told::Call(told) => told(),
         }
     }
@@ -334,6 +335,11 @@ impl Outbound {
         self.next_hop != self.message.header.destination && !self.is_by_rail && self.interface.nid != Nid::LO
     }
 
+    /// True if this node is a router that passes the message on.
+    pub(crate) fn is_passed_on(&self) -> bool {
+        self.held.is_some()
+    }
+
     /// The message itself, for a driver that passes it on in memory.
     pub(crate) fn take_message(&mut self) -> Message {
         let Message { header, payload, damaged, is_answer } = &mut self.message;
@@ -353,10 +359,14 @@ impl Outbound {
         Untaken { node, interface, peer, credit, held, taken: false }
     }
 
-    /// Whether the next hop should say soon that it has taken the message: until then the message keeps a buffer of this
-    /// router, or one of the last credits.
-    pub(crate) fn wants_to_know(&self) -> bool {
-        self.held.is_some() || self.credits_are_low
+    /// When the next hop should say that it has taken the message.
+    pub(crate) fn telling(&self) -> Telling {
+        match &self.held {
+            _ if self.credits_are_low => Telling::Soon,
+            Some(held) if held.is_of_the_last() => Telling::Soon,
+            Some(_) => Telling::Later,
+            None => Telling::WithTheNext,
+        }
     }
 
     /// Counts the message as sent or failed.

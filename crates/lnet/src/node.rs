@@ -108,8 +108,6 @@ pub(crate) struct LnetNode {
     pub(crate) routing: OnceLock<Box<Routing>>,
     /// There once this node has several interfaces, or a peer with several NIDs.
     pub(crate) rails: OnceLock<Box<Rails>>,
-    /// Whether purposes have lanes of their own, here and among what a router passes on.
-    pub(crate) lanes: AtomicBool,
     /// Set by shutdown: nothing is sent any more.
     pub(crate) closed: AtomicBool,
 }
@@ -184,7 +182,6 @@ impl LnetNode {
             ));
             LnetNode {
                 gets: PendingGets::new(rt.random()),
-                lanes: AtomicBool::new(options.lanes),
                 rt,
                 settings: RwLock::new(Settings::of(&options)),
                 options,
@@ -212,7 +209,7 @@ impl LnetNode {
         let mut credits = Credits::new(o.credits, o.peer_credits, o.peer_queue_max, o.peer_queue_bytes_max)
             .with_growth(o.peer_credits_max)
             .with_unpacked(o.peer_queue_unpacked_max);
-        let released = credits.set_lanes(self.lanes.load(Ordering::Relaxed), self.rt.now());
+        let released = credits.set_lanes(self.settings.read().lanes, self.rt.now());
         assert!(released.is_empty(), "nothing was sent yet");
         self.interfaces.write().push(Arc::new(Interface::new(nid, lnd, credits, o.peers_max)));
         self.handle_interfaces_changed();
@@ -743,6 +740,7 @@ impl Interface {
             traffic: s.traffic,
             credits: if lo { 0 } else { gate.max },
             peer_credits: if lo { 0 } else { s.credits.peer_credits() },
+            peer_credits_max: if lo { 0 } else { s.credits.peer_credits_max() },
             peer_buffer_credits: 0,
             peer_timeout_secs: if lo { 0 } else { options.peer_timeout.as_secs() },
             available_tx_credits: shown(gate.available),

@@ -1,7 +1,7 @@
 //! Small messages that wait in memory by the million, packed: most bytes of their headers, and of the headers of RPCs, are zero.
 //! Bulk data is never packed.
 
-use crate::frame::{self, FrameHeader, HEADER_LEN};
+use crate::frame::{self, FrameHeader, HEADER_LEN, Telling};
 use crate::message::Message;
 use bytes::Bytes;
 use nacre_base::Payload;
@@ -29,7 +29,7 @@ impl Packed {
             payload_len: payload.len(),
             payload_checksum: None,
             want_bulk: false,
-            want_taken: false,
+            telling: Telling::WithTheNext,
             taken: 0,
             no_message: false,
         };

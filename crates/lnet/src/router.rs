@@ -127,12 +127,18 @@ pub(crate) struct Held {
     transit: Transit,
     credit: Taken,
     buffer: Taken,
+    is_of_the_last: bool,
 }
 
 impl Held {
     /// The peer that the message goes to.
     pub(crate) fn next_hop(&self) -> Nid {
         self.transit.to
+    }
+
+    /// Whether less than half of its peer's credits, or of its pool, was free when the message got what it holds.
+    pub(crate) fn is_of_the_last(&self) -> bool {
+        self.is_of_the_last
     }
 }
 
@@ -182,6 +188,8 @@ struct Pool<T> {
 struct Waiter<T> {
     transit: Transit,
     credit: Taken,
+    /// Whether less than half of its peer's credits was free then.
+    is_of_the_last: bool,
     since: Time,
     message: T,
 }
@@ -292,16 +300,17 @@ impl<T> Router<T> {
             peer.credits.wait();
         }
         peer.credits.note_low();
+        let is_of_the_last = peer.credits.is_low();
         let Some(credit) = credit else {
             peer.waiting[lane].push_back((transit, now, message));
             return None;
         };
-        self.want_buffer(transit, credit, message, now)
+        self.want_buffer(Waiter { transit, credit, is_of_the_last, since: now, message })
     }
 
     /// A message was taken by the next peer, or given up. Returns those that go on now.
     pub(crate) fn handle_done(&mut self, held: Held, now: Time) -> Vec<(Held, T)> {
-        let (Held { transit, credit, buffer }, mut out) = (held, Vec::new());
+        let (Held { transit, credit, buffer, .. }, mut out) = (held, Vec::new());
         let pool = &mut self.pools[PoolKind::of(transit.payload) as usize];
         pool.give_back(transit.to, buffer);
         // More than one may go: the next hop may be within its share again, and what waited for that needs a reserve.
@@ -360,9 +369,9 @@ impl<T> Router<T> {
         lane_of(self.options.lanes, purpose)
     }
 
-    fn want_buffer(&mut self, transit: Transit, credit: Taken, message: T, now: Time) -> Option<(Held, T)> {
-        let lane = self.lane(transit.purpose);
-        self.pools[PoolKind::of(transit.payload) as usize].want(lane, Waiter { transit, credit, since: now, message })
+    fn want_buffer(&mut self, waiter: Waiter<T>) -> Option<(Held, T)> {
+        let lane = self.lane(waiter.transit.purpose);
+        self.pools[PoolKind::of(waiter.transit.payload) as usize].want(lane, waiter)
     }
 
     fn give_credit_back(&mut self, from: Nid, credit: Taken, now: Time, out: &mut Vec<(Held, T)>) {
@@ -375,7 +384,8 @@ impl<T> Router<T> {
     fn use_credits(&mut self, from: Nid, now: Time, out: &mut Vec<(Held, T)>) {
         while let Some((transit, since, message, credit)) = self.peers.get_mut(&from).and_then(Peer::next) {
             self.waits.add(now.since(since));
-            out.extend(self.want_buffer(transit, credit, message, now));
+            // Others waited for credits just now.
+            out.extend(self.want_buffer(Waiter { transit, credit, is_of_the_last: true, since: now, message }));
         }
     }
 
@@ -499,15 +509,16 @@ impl<T> Pool<T> {
                     continue;
                 }
                 let Some(waiter) = self.lanes[lane].pop(beyond) else { continue };
-                let Waiter { transit, credit, since, message } = waiter;
+                let Waiter { transit, credit, is_of_the_last, since, message } = waiter;
                 let buffer = self.stock.take(lane)?;
                 self.stock.stop_waiting(1);
+                let is_of_the_last = is_of_the_last || self.stock.is_low();
                 if since < now {
                     self.waits.add(now.since(since));
                 }
                 *self.held[lane].entry(transit.to).or_default() += 1;
                 self.note_share(lane, transit.to);
-                return Some((Held { transit, credit, buffer }, message));
+                return Some((Held { transit, credit, buffer, is_of_the_last }, message));
             }
         }
         None
@@ -630,6 +641,18 @@ mod tests {
     /// Names of the messages that go on.
     fn names(out: &[(Held, u32)]) -> Vec<u32> {
         out.iter().map(|(_, name)| *name).collect()
+    }
+
+    /// While there is enough of both, nobody has to hear soon that a message was taken.
+    #[test]
+    fn a_message_knows_whether_it_holds_one_of_the_last_credits_or_buffers() {
+        let last = |router: &mut Router<u32>, from: u32| {
+            router.handle_arrival(bulk(from, 9), from, NOW).map(|(held, _)| held.is_of_the_last())
+        };
+        let mut router = Router::new(&options(100, 4, false), 8);
+        assert_eq!([1, 1, 1, 2].map(|from| last(&mut router, from)), [false, false, true, false].map(Some), "credits");
+        let mut router = Router::new(&options(4, 100, false), 8);
+        assert_eq!([1, 2, 3, 4].map(|from| last(&mut router, from)), [false, false, true, true].map(Some), "buffers");
     }
 
     #[test]

@@ -449,8 +449,12 @@ impl LnetNode {
 
     /// From now on purposes have lanes of their own, or none do.
     pub(crate) fn set_lanes(self: &Arc<Self>, lanes: bool) {
+        self.settings.write().lanes = lanes;
+        self.apply_lanes(lanes);
+    }
+
+    pub(crate) fn apply_lanes(self: &Arc<Self>, lanes: bool) {
         let now = self.rt.now();
-        self.lanes.store(lanes, Ordering::Relaxed);
         self.interfaces().iter().for_each(|interface| interface.set_lanes(lanes, now));
         if let Some(routing) = self.routing() {
             let goes = routing.router.lock().as_mut().map(|router| router.set_lanes(lanes, now));

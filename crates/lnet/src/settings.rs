@@ -11,6 +11,8 @@ pub struct Settings {
     pub retry_count: u32,
     /// Whether this node finds out by itself which NIDs a peer has.
     pub discovery: bool,
+    /// Whether each purpose has a reserve of all credits and buffers and a queue of its own.
+    pub lanes: bool,
     /// Whether a message that comes by a gateway is dropped if this node has no route back by it.
     pub drop_asym_route: bool,
     /// How long a GET waits for its REPLY.
@@ -69,6 +71,7 @@ impl Settings {
         Settings {
             retry_count: u32::from(options.retry_count),
             discovery: true,
+            lanes: options.lanes,
             drop_asym_route: options.drop_asym_route,
             transaction_timeout: options.transaction_timeout,
             health_sensitivity: 100,
@@ -122,6 +125,7 @@ impl Settings {
 
     const FIELDS: &[Field] = &[
         Field { name: "discovery", kind: Kind::Flag(|s| &mut s.discovery) },
+        Field { name: "lanes", kind: Kind::Flag(|s| &mut s.lanes) },
         Field { name: "drop_asym_route", kind: Kind::Flag(|s| &mut s.drop_asym_route) },
         Field { name: "retry_count", kind: Kind::Number(|s| &mut s.retry_count, 255) },
         Field { name: "transaction_timeout", kind: Kind::Seconds(|s| &mut s.transaction_timeout, 1000, 3600) },

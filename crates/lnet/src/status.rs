@@ -121,6 +121,8 @@ pub struct InterfaceStatus {
     pub credits: u32,
     /// Concurrent sends to one peer.
     pub peer_credits: u32,
+    /// What that grows to while a peer takes messages and others wait. The same number if it is fixed.
+    pub peer_credits_max: u32,
     /// Messages of a peer that this node holds at most to pass them on; 0 if it is no router.
     pub peer_buffer_credits: u32,
     /// Seconds of silence after which a peer counts as down.

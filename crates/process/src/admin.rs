@@ -85,8 +85,6 @@ pub enum Request {
     SetRouting { enable: bool },
     /// Changes the buffers of a router.
     SetBuffers { buffers: Buffers },
-    /// Gives each purpose a lane of its own, or ends that.
-    SetLanes { enable: bool },
     /// Settings, as `lnetctl global show` prints them.
     Settings,
     /// Changes one of them.
@@ -254,10 +252,6 @@ async fn answer(Served { node, set_values, metrics, port }: &Served, request: Re
         Request::Routing => Answer::Value(routing::describe_routing(node)),
         Request::SetRouting { enable } => done(routing::enable(node, enable).await),
         Request::SetBuffers { buffers } => done(routing::resize(node.lnet(), buffers)),
-        Request::SetLanes { enable } => {
-            node.lnet().set_lanes(enable);
-            Answer::Value(Value::Null)
-        }
         Request::Selftest { verb } => match node.console() {
             Some(console) => {
                 console.run(verb).await.map_or_else(|why| Answer::errno(Errno::EINVAL, why), Answer::Selftest)

@@ -55,7 +55,7 @@ impl Connections {
     /// Sets credits, and begins to pass messages on if that is wanted.
     pub(crate) fn configure_router(&self, lnet: &Lnet) -> Result<(), String> {
         if self.routing && lnet.nids().len() > 1 {
-            let options = self.buffers.of(RouterOptions::default());
+            let options = self.buffers.of(RouterOptions { lanes: lnet.has_lanes(), ..RouterOptions::default() });
             options.check()?;
             lnet.start_routing(&options);
         }

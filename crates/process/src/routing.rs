@@ -115,7 +115,8 @@ pub(crate) async fn enable(node: &Node, enabled: bool) -> Result<(), Refusal> {
     } else if lnet.nids().len() < 2 {
         return Err((Errno::EINVAL, "this process is on one network only, so there is nothing to route".to_owned()));
     } else {
-        lnet.start_routing(&lnet.routing().map(|status| status.options).unwrap_or_default());
+        let options = lnet.routing().map(|status| status.options).unwrap_or_default();
+        lnet.start_routing(&RouterOptions { lanes: lnet.has_lanes(), ..options });
     }
     Ok(())
 }

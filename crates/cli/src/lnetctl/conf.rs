@@ -79,8 +79,14 @@ fn bare_net(mut net: Value) -> Value {
             ni["port"] = port.into();
         }
         if let Some(tunables) = ni["tunables"].as_object_mut() {
-            // Peers begin with fewer credits than they may get; a fixed number would end that.
-            tunables.retain(|name, value| name == "credits" || name == "peer_buffer_credits" && *value != 0);
+            let is_fixed = tunables.get("peer_credits") == tunables.get("peer_credits_max");
+            tunables.retain(|name, value| match name.as_str() {
+                "credits" => true,
+                "peer_buffer_credits" => *value != 0,
+                // Credits that grow would be fixed by a number.
+                "peer_credits" => is_fixed,
+                _ => false,
+            });
         }
     }
     net
@@ -308,7 +314,11 @@ mod tests {
     fn a_backup_of_a_network_says_only_what_import_reads() {
         let net = json!({"net type": "tcp1", "local NI(s)": [{"nid": "10.0.0.1:7001@tcp1", "status": "up",
             "interfaces": {"0": "10.0.0.1"}, "statistics": {"send_count": 1},
-            "tunables": {"peer_timeout": 180, "peer_credits": 32, "peer_buffer_credits": 0, "credits": 4096}}]});
+            "tunables": {"peer_timeout": 180, "peer_credits": 32, "peer_credits_max": 256, "peer_buffer_credits": 0,
+                "credits": 4096}}]});
+        let mut fixed = net.clone();
+        fixed["local NI(s)"][0]["tunables"]["peer_credits_max"] = json!(32);
+        assert_eq!(bare_net(fixed)["local NI(s)"][0]["tunables"], json!({"peer_credits": 32, "credits": 4096}));
         let want = json!({"net type": "tcp1", "local NI(s)": [{"interfaces": {"0": "10.0.0.1"},
             "tunables": {"credits": 4096}, "port": 7001}]});
         assert_eq!(bare_net(net), want);

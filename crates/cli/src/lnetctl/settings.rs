@@ -62,7 +62,6 @@ fn request_to_set(name: &str, value: &str) -> Result<Request, String> {
     let buffers = |buffers| Ok(Request::SetBuffers { buffers });
     match name {
         "routing" => Ok(Request::SetRouting { enable: flag()? }),
-        "lanes" => Ok(Request::SetLanes { enable: flag()? }),
         "tiny_buffers" => buffers(Buffers { tiny: count()?, ..Buffers::default() }),
         "small_buffers" => buffers(Buffers { small: count()?, ..Buffers::default() }),
         "large_buffers" => buffers(Buffers { large: count()?, ..Buffers::default() }),
@@ -78,7 +77,6 @@ mod tests {
     fn what_is_set_becomes_a_request() {
         let of = |name, value| request_to_set(name, value);
         assert!(matches!(of("routing", "0"), Ok(Request::SetRouting { enable: false })));
-        assert!(matches!(of("lanes", "1"), Ok(Request::SetLanes { enable: true })));
         let small = Buffers { small: Some(7), ..Buffers::default() };
         assert!(matches!(of("small_buffers", "7"), Ok(Request::SetBuffers { buffers }) if buffers == small));
         assert!(matches!(of("retry_count", "3"), Ok(Request::ChangeSetting { .. })), "the process knows its settings");

@@ -2,12 +2,14 @@
 //!
 //! **Writing.** A small message that finds the connection quiet is written at once by whoever sends it: no task switch.
 //! Messages close after one another are left to the writer task, which gathers all that have come together meanwhile
-//! into one system call.
+//! into one system call. A router also writes a large message at once, as far as the socket takes it, while the bytes that it
+//! has just read are in the processor's cache.
 //!
 //! **Credits.** A message keeps its peer's credit after it was written, until the peer says that it has taken it. The peer
 //! says so in the header of the next message that it sends: each header carries the number of messages that its sender has
-//! taken. If a message asks to hear of it soon, and the peer has nothing to send, a header goes out alone. Messages ask only
-//! if credits are few, or if they keep a router's buffer, so that an idle connection stays silent.
+//! taken. If a message asks to hear of it, and the peer has nothing to send, a header goes out alone: at once if credits or a
+//! router's buffers are few, and else, for a message that keeps a router's buffer, within 20 ms for all that came meanwhile.
+//! Other messages do not ask, so that an idle connection stays silent.
 //!
 //! **Reading.** Control connections read up to 64 KiB at once into a buffer that belongs to the thread, not to the
 //! connection, so that idle connections cost no buffer; small payloads are copied out of it, because a slice would keep
@@ -16,7 +18,7 @@
 
 use super::{BULK_MIN, Shared};
 use crate::error::LnetError;
-use crate::frame::{self, ConnectionType, FrameError, FrameHeader, HEADER_LEN};
+use crate::frame::{self, ConnectionType, FrameError, FrameHeader, HEADER_LEN, Telling};
 use crate::lnd::{ConnectionStatus, Counter, Outbound, Receipt, Untaken};
 use crate::message::{Header, Kind, Message, Portal, flip_bit};
 use crate::node::LnetNode;
@@ -26,13 +28,13 @@ use crate::status::bump;
 use bytes::Bytes;
 use nacre_base::buf::AlignedBuf;
 use nacre_base::{Nid, Payload, Time};
-use nacre_rt::Task;
+use nacre_rt::{Rt, Task};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -50,8 +52,10 @@ pub(super) struct Connection {
     heard: AtomicU64,
     /// Messages of the peer's that were taken.
     taken: AtomicU32,
-    /// The peer has asked to hear soon what was taken, and more was since it was told last.
-    owes_taken: AtomicBool,
+    /// When the peer has asked to hear what was taken since it was told last: a [`Telling`].
+    owes_taken: AtomicU8,
+    /// True while the writer task looks at the clock, to tell it within [`TELL_WITHIN`].
+    watches_clock: AtomicBool,
     shared: Weak<Shared>,
     /// This node's.
     nid: Nid,
@@ -96,6 +100,9 @@ enum Ended {
     Protocol(#[from] FrameError),
 }
 
+/// A peer that asks to hear later what was taken hears it within this time. A router holds some buffers longer for it, and many
+/// messages need no header of their own in return.
+const TELL_WITHIN: Duration = Duration::from_millis(20);
 /// A message within this time of the last one is left to the writer, for gathering.
 const QUIET: Duration = Duration::from_micros(10);
 /// Slices in one vectored write.
@@ -128,7 +135,8 @@ impl Connection {
             dialed,
             heard: AtomicU64::new(1),
             taken: AtomicU32::new(0),
-            owes_taken: AtomicBool::new(false),
+            owes_taken: AtomicU8::new(Telling::WithTheNext as u8),
+            watches_clock: AtomicBool::new(false),
             shared: Arc::downgrade(shared),
             nid: shared.nid,
             socket,
@@ -171,7 +179,7 @@ impl Connection {
     /// bulk connection would have been better.
     pub(super) fn send(&self, out: Outbound, want_bulk: bool) {
         let Some(shared) = self.shared.upgrade() else { return out.complete(Err(LnetError::Shutdown)) };
-        let (now, small) = (out.started, out.payload_len < BULK_MIN);
+        let (now, small, is_passed_on) = (out.started, out.payload_len < BULK_MIN, out.is_passed_on());
         let frame = Frame::new(out, &shared, want_bulk, self.tell_taken());
         let mut o = self.outgoing.lock();
         if o.closed {
@@ -181,7 +189,7 @@ impl Connection {
         o.accepted = o.accepted.wrapping_add(1);
         let quiet = now - o.last >= QUIET;
         o.last = now;
-        if small && quiet && !o.writing && o.queue.is_empty() {
+        if (small && quiet || is_passed_on && !small) && !o.writing && o.queue.is_empty() {
             o.writing = true;
             drop(o);
             return self.write_at_once(frame);
@@ -207,7 +215,7 @@ impl Connection {
             o.queue.rotate_right(1);
         }
         // The writer may have been woken to say what was taken, and have found this write under way.
-        let wake = !o.queue.is_empty() || self.owes_taken.load(Ordering::Acquire);
+        let wake = !o.queue.is_empty() || self.owes_soon();
         drop(o);
         if wake {
             self.work.notify_one();
@@ -257,13 +265,17 @@ impl Connection {
     /// How many messages were taken, to be told now.
     fn tell_taken(&self) -> u32 {
         // In this order: what is taken between the two is told now, and perhaps once more.
-        self.owes_taken.swap(false, Ordering::AcqRel);
+        self.owes_taken.swap(Telling::WithTheNext as u8, Ordering::AcqRel);
         self.taken.load(Ordering::Acquire)
     }
 
-    /// A header that says what was taken, if it is owed.
+    fn owes_soon(&self) -> bool {
+        self.owes_taken.load(Ordering::Acquire) == Telling::Soon as u8
+    }
+
+    /// A header that says what was taken, if it is owed soon.
     fn owed_frame(&self) -> Option<Frame> {
-        if !self.owes_taken.load(Ordering::Acquire) {
+        if !self.owes_soon() {
             return None;
         }
         let nothing = Message::put(self.peer, Portal::RESERVED, 0, Payload::new()).header;
@@ -272,7 +284,7 @@ impl Connection {
             payload_len: 0,
             payload_checksum: None,
             want_bulk: false,
-            want_taken: false,
+            telling: Telling::WithTheNext,
             taken: self.tell_taken(),
             no_message: true,
         });
@@ -293,9 +305,16 @@ impl Connection {
         queue.into_iter().for_each(|frame| frame.fail(self.peer));
     }
 
-    /// Waits for frames and takes them, with the right to write.
-    async fn next_batch(&self, batch: &mut VecDeque<Frame>) {
+    /// Waits for frames and takes them, with the right to write. `tell_at` is the time until which what is owed later may wait.
+    async fn next_batch(&self, rt: &Rt, batch: &mut VecDeque<Frame>, tell_at: &mut Option<Time>) {
         loop {
+            if tell_at.is_some_and(|at| at <= rt.now()) {
+                *tell_at = None;
+                // In this order: what is owed from here on begins the time anew.
+                self.watches_clock.store(false, Ordering::Release);
+                let (later, soon) = (Telling::Later as u8, Telling::Soon as u8);
+                let _ = self.owes_taken.compare_exchange(later, soon, Ordering::AcqRel, Ordering::Acquire);
+            }
             {
                 let mut o = self.outgoing.lock();
                 if !o.writing {
@@ -310,7 +329,13 @@ impl Connection {
                     }
                 }
             }
-            self.work.notified().await;
+            if tell_at.is_none() && self.watches_clock.load(Ordering::Acquire) {
+                *tell_at = Some(rt.now() + TELL_WITHIN);
+            }
+            match tell_at {
+                Some(at) => drop(rt.timeout_at(*at, self.work.notified()).await),
+                None => self.work.notified().await,
+            }
         }
     }
 
@@ -339,10 +364,13 @@ impl Connection {
 }
 
 impl Counter for Connection {
-    fn count_taken(&self, soon: bool) {
+    fn count_taken(&self, telling: Telling) {
         self.taken.fetch_add(1, Ordering::AcqRel);
-        if soon {
-            self.owes_taken.store(true, Ordering::Release);
+        if telling == Telling::WithTheNext {
+            return;
+        }
+        self.owes_taken.fetch_max(telling as u8, Ordering::AcqRel);
+        if telling == Telling::Soon || !self.watches_clock.swap(true, Ordering::AcqRel) {
             self.work.notify_one();
         }
     }
@@ -359,7 +387,7 @@ impl Frame {
             payload_len,
             payload_checksum,
             want_bulk,
-            want_taken: out.wants_to_know(),
+            telling: out.telling(),
             taken,
             no_message: false,
         });
@@ -407,15 +435,15 @@ fn payload_checksum(payload: &Payload) -> u32 {
 }
 
 async fn run_writer(connection: Arc<Connection>, shared: Arc<Shared>) {
-    let Err(e) = write_frames(&connection).await;
+    let Err(e) = write_frames(&connection, &shared.rt).await;
     tracing::info!("{}: connection with {} lost: {e}", shared.nid, connection.peer);
     shared.handle_lost(&connection);
 }
 
-async fn write_frames(connection: &Connection) -> Result<std::convert::Infallible, io::Error> {
-    let mut batch = VecDeque::new();
+async fn write_frames(connection: &Connection, rt: &Rt) -> Result<std::convert::Infallible, io::Error> {
+    let (mut batch, mut tell_at) = (VecDeque::new(), None);
     loop {
-        connection.next_batch(&mut batch).await;
+        connection.next_batch(rt, &mut batch, &mut tell_at).await;
         while connection.continue_batch(&mut batch) {
             match write_some(&connection.socket, &batch) {
                 Ok(written) => connection.advance(&mut batch, written),
@@ -621,14 +649,14 @@ impl Reader {
         }
         let message = Message { header, payload: payload.into(), damaged: false, is_answer: false };
         if node.is_local(header.destination) {
-            let receipt = Receipt::counted(self.connection.clone(), frame.want_taken);
+            let receipt = Receipt::counted(self.connection.clone(), frame.telling);
             node.handle_message(nid, peer, message, receipt);
             return Ok(None);
         }
         let (taken, mut room) = oneshot::channel();
-        let (connection, soon) = (self.connection.clone(), frame.want_taken);
+        let (connection, telling) = (self.connection.clone(), frame.telling);
         let tell = move || {
-            connection.count_taken(soon);
+            connection.count_taken(telling);
             let _ = taken.send(());
         };
         node.handle_message(nid, peer, message, Receipt::new(tell));

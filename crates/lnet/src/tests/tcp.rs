@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::Purpose;
-use crate::frame::{self, ConnectionType, FrameHeader, Hello};
+use crate::frame::{self, ConnectionType, FrameHeader, Hello, Telling};
 use crate::message::{Header, Message};
 use crate::{LnetError, LnetOptions, TcpListen};
 use nacre_base::fault::{Fault, FaultAction};
@@ -248,8 +248,8 @@ async fn introduce_as(server: Nid, me: Nid, connection_type: ConnectionType) -> 
 }
 
 fn frame_of(header: Header, payload_len: usize, payload_checksum: Option<u32>) -> FrameHeader {
-    let (want_bulk, want_taken, taken, no_message) = (false, false, 0, false);
-    FrameHeader { header, payload_len, payload_checksum, want_bulk, want_taken, taken, no_message }
+    let (want_bulk, telling, taken, no_message) = (false, Telling::WithTheNext, 0, false);
+    FrameHeader { header, payload_len, payload_checksum, want_bulk, telling, taken, no_message }
 }
 
 async fn write_frame(s: &mut TcpStream, mut message: Message, source: Nid) {
@@ -609,4 +609,40 @@ async fn a_peer_that_sends_more_than_it_has_credits_for_is_cut() {
     let end = Rt::production().timeout(10 * SECOND, client.read(&mut byte)).await;
     assert!(matches!(end, Ok(Ok(0) | Err(_))), "{end:?}");
     assert_eq!((slow.kept(), slow.lnet.stats().errors), (most, 1));
+}
+
+/// A header for each message that a router passes on took a twentieth of its time.
+#[tokio::test]
+async fn what_a_peer_asks_to_hear_later_is_told_for_all_messages_together() {
+    let (server, server_nid) = start(quick(), 0).await;
+    server.attach(REQUEST, Arc::new(|put: IncomingPut| drop(put)));
+    let mut client = introduce(server_nid, UNREACHABLE).await;
+    let send = async |client: &mut TcpStream, telling| {
+        let message = Message::put(server_nid, REQUEST, 0, Payload::new());
+        let header = Header { source: UNREACHABLE, ..message.header };
+        let frame = FrameHeader { telling, ..frame_of(header, 0, None) };
+        client.write_all(&frame::encode(&frame)).await.unwrap();
+    };
+    let (rt, mut told, mut headers) = (Rt::production(), 0, 0);
+    for round in 1..=3 {
+        let begun = rt.now();
+        for _ in 0..10 {
+            send(&mut client, Telling::Later).await;
+        }
+        while told < 10 * round {
+            let (header, _) = read_frame(&mut client).await;
+            assert!(header.no_message && header.taken > told, "{header:?}");
+            (told, headers) = (header.taken, headers + 1);
+        }
+        assert!(rt.now() - begun < 10 * SECOND);
+    }
+    assert!(headers < 15, "{headers} headers for 30 messages");
+    for n in 1..=3 {
+        send(&mut client, Telling::Soon).await;
+        assert_eq!(read_frame(&mut client).await.0.taken, 30 + n, "each is told at once");
+    }
+    send(&mut client, Telling::WithTheNext).await;
+    let mut byte = [0];
+    let more = rt.timeout(Duration::from_millis(100), client.read(&mut byte)).await;
+    assert!(more.is_err(), "nobody asked: {more:?}");
 }
