@@ -3,13 +3,13 @@
 
 use super::barrier::{Barrier, Lateness};
 use super::constants::{
-    AT_MIN_SECS, CLOCK_ERROR, DISKS, GNI_CREDITS, GROUP, IN_FLIGHT, JITTER, LATENCY, TAKING, TARGETS, WRITERS,
+    AT_MIN_SECS, CLOCK_ERROR, DISKS, GNI_CREDITS, GROUP, IN_FLIGHT, INTERVAL, JITTER, LATENCY, TAKING, TARGETS, WRITERS,
 };
-use super::{Pinging, Topology, Tuning};
+use super::{Pinging, Topology, Tuning, next_flood};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use nacre_base::param::value::Value;
-use nacre_base::{Faults, MdtIndex, Network, Nid, OstIndex, Payload, TargetKind, TargetName, Uuid};
+use nacre_base::{Faults, MdtIndex, Network, Nid, OstIndex, Payload, TargetKind, TargetName, Time, Uuid};
 use nacre_client::open_flags::{O_CREAT, O_DIRECT, O_EXCL, O_RDWR};
 use nacre_client::{Client, MountConfig, OpenFile, connect_data_for};
 use nacre_lnet::{CreditsReturn, LinkOptions, Lnet, LnetOptions, Route, RouterOptions, SimNet, SimNetOptions};
@@ -106,6 +106,8 @@ const RECORD: u64 = 1 << 20;
 static ZEROES: [u8; RECORD as usize] = [0; RECORD as usize];
 /// A client asks the MGS for news every 19 to 25 s until it knows that a router renews its lease.
 const SETTLED: Duration = Duration::from_secs(40);
+/// Clients that ping more do so this long after their own pings.
+const AFTER_OWN_PINGS: Duration = Duration::from_micros(10);
 /// Idle clients that are connected at a time.
 const CONNECTED_TOGETHER: usize = 256;
 /// Messages received by all nodes for a write: its request and its reply, and the GET of its data and the REPLY with them, each by
@@ -189,10 +191,19 @@ impl Plan {
 /// Pings of a client that wait for one router as they are. Hundreds do, and there are thousands of clients.
 const WAITING_UNPACKED_MAX: usize = 4;
 
+/// Most messages that may wait for a credit of one peer. In a flood, the answers to a hundred thousand pings wait at an OSS for one
+/// router, and none is given up, as in Lustre.
+const QUEUE_MAX: usize = 1 << 20;
+
 /// Options of every node. Routers are not pinged, because their liveness is not measured here.
 pub(crate) fn lnet_options() -> LnetOptions {
     let (alive_router_check_interval, peer_queue_unpacked_max) = (Duration::ZERO, WAITING_UNPACKED_MAX);
-    LnetOptions { alive_router_check_interval, peer_queue_unpacked_max, ..LnetOptions::default() }
+    LnetOptions {
+        alive_router_check_interval,
+        peer_queue_unpacked_max,
+        peer_queue_max: QUEUE_MAX,
+        ..LnetOptions::default()
+    }
 }
 
 pub(crate) fn add_route(lnet: &Lnet, network: Network, gateway: Nid) -> Result<(), String> {
@@ -349,13 +360,20 @@ impl Site {
         self.servers.iter().chain(&self.oss).try_for_each(|node| set(node, name, value))
     }
 
-    /// Lets the idle clients ping their targets `more` times beside their own pings, now: a fraction decides for how many targets
-    /// it is one more.
-    pub(super) fn ping_more(&self, more: f64) {
-        for (n, import) in self.idle.iter().flat_map(|idle| &idle.imports).enumerate() {
-            let part = (n as f64 * more.fract()).fract() < more.fract();
-            for _ in 0..more as u32 + u32::from(part) {
-                import.ping();
+    /// Lets each idle client go over its targets `more` times beside its own pings and right after them, when its clock says that it
+    /// is time for the flood: a fraction decides for how many targets it is one more.
+    pub(super) async fn ping_more(&self, flood: Time, more: f64) {
+        let begin = Time(flood.0 - 2 * CLOCK_ERROR.as_nanos() as u64);
+        let of_client = |(n, idle): (usize, &Idle)| (next_flood(idle.node.rt(), INTERVAL, begin) + AFTER_OWN_PINGS, n);
+        let mut due: Vec<(Time, usize)> = self.idle.iter().enumerate().map(of_client).collect();
+        due.sort();
+        for (at, client) in due {
+            self.rt.sleep_until(at).await;
+            let imports = &self.idle[client].imports;
+            for round in 0..more.ceil() as u32 {
+                let share = (more - f64::from(round)).min(1.0);
+                let is_due = |n: usize| ((client * imports.len() + n) as f64 * share).fract() < share;
+                imports.iter().enumerate().filter(|(n, _)| is_due(*n)).for_each(|(_, import)| import.ping());
             }
         }
     }
