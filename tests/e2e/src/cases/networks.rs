@@ -11,6 +11,7 @@ use crate::case::{Case, Env, Layout, text};
 use crate::cases::failover::Probe;
 use crate::cases::faults::{Writer, make_first_file, verify};
 use crate::cases::litmus::steps::wait_for;
+use crate::cases::routers::LOSSES;
 use crate::cases::{posix, tools, tree};
 use crate::cluster::{Cluster, Plan};
 use crate::failure::{Context, Outcome, bail, ensure, ensure_eq};
@@ -199,7 +200,7 @@ fn gateways(env: &Env) -> Outcome {
     let hosts = make_hosts(Some(GIGABIT))?;
     let cluster = start(env, &hosts, &["clients", "clients"])?;
     let outcome = lose_gateways(env, &cluster, &hosts);
-    judge(env, &cluster, outcome, &["is left", "is down", "nothing is heard"])
+    judge(env, &cluster, outcome, LOSSES)
 }
 
 fn lose_gateways(env: &Env, cluster: &Cluster, hosts: &Hosts) -> Outcome {

@@ -16,6 +16,8 @@ pub(crate) fn all() -> Vec<Case> {
     vec![case("routers.shown", shown), case("routers.lost", lost), case("routers.changed", changed)]
 }
 
+/// What logs say when routers die: nodes leave them, and an MGS that a dead one was connected to evicts it after a while.
+pub(crate) const LOSSES: &[&str] = &["is left", "is down", "nothing is heard", "evicting router"];
 /// How long a program may have to wait when a router is gone.
 const PAUSE_LIMIT: Duration = Duration::from_secs(3);
 /// Time after which a case gives up waiting for a program to go on.
@@ -252,7 +254,7 @@ fn refused(cluster: &Cluster, args: &[&str], why: &str) -> Outcome {
 fn lost(env: &Env) -> Outcome {
     let cluster = cluster_behind(env, 2)?;
     let outcome = lose(env, &cluster);
-    judge(env, &cluster, outcome, &["is left", "is down", "nothing is heard"])
+    judge(env, &cluster, outcome, LOSSES)
 }
 
 fn lose(env: &Env, cluster: &Cluster) -> Outcome {
