@@ -47,3 +47,11 @@ fn callbacks_go_by_another_router_until_one_reaches_the_client() {
 fn routers_that_were_dead_are_asked_again_when_the_last_one_dies() {
     run_seed(1336, STEPS);
 }
+
+/// A client was pinging a gateway at the moment in which all was said to be at rest, and the ping counted as left over.
+#[test]
+fn a_ping_of_a_gateway_is_no_work_that_was_left_over() {
+    for seed in [370, 398] {
+        run_seed(seed, STEPS);
+    }
+}
