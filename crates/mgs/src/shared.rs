@@ -34,7 +34,7 @@ const TARGETS_MAX: usize = 1 << 16;
 /// How often such a notice is published again, so that it does not end.
 const REPEATED_AFTER: Duration = LEASE.checked_div(3).expect("not by zero");
 
-/// What an MGS tells the others on its store.
+/// State of an MGS that publishes notices for the other MGSs on its store.
 #[derive(Default)]
 pub(crate) struct Sharing {
     /// Number of notices that name evicted clients.
@@ -294,7 +294,7 @@ mod tests {
         }
         assert_eq!(turns.take(busy, now), now + Turns::EACH);
         assert_eq!(turns.take(busy, now + Turns::EACH), now + Turns::EACH * 2);
-        assert_eq!(turns.take(other, now), now, "another server does not wait for it");
+        assert_eq!(turns.take(other, now), now, "each server has turns of its own");
         let later = now + Turns::EACH * (Turns::AHEAD + 4);
         assert_eq!((turns.take(busy, later), turns.next.len()), (later, 1), "who has all of its turns is forgotten");
     }

@@ -100,8 +100,8 @@ enum Ended {
     Protocol(#[from] FrameError),
 }
 
-/// A peer that asks to hear later what was taken hears it within this time. A router holds some buffers longer for it, and many
-/// messages need no header of their own in return.
+/// Longest delay before this node reports messages that it has taken to a peer that asked for [`Telling::Later`]. One header then reports
+/// many messages, while the router that sent them keeps their buffers a little longer.
 const TELL_WITHIN: Duration = Duration::from_millis(20);
 /// A message within this time of the last one is left to the writer, for gathering.
 const QUIET: Duration = Duration::from_micros(10);

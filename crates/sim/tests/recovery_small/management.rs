@@ -190,12 +190,27 @@ fn while_the_store_is_away_nobody_is_evicted_and_work_goes_on() {
     });
 }
 
+/// OSTs that an idle client uses.
+fn in_use_by_client(c: &Cluster) -> String {
+    c.client_node(0).params().values("lov.*.activeobd")[0].1.to_string()
+}
+
+/// Connects the second OSS to the first MGS, and everybody else to the second MGS.
+async fn part_servers(c: &Cluster) {
+    user(c, 0).statfs().await.unwrap();
+    move_to_second(c).await;
+    // A server that starts registers at the first MGS that answers.
+    c.kill(Server::Oss(1), Crash::Process);
+    c.restart(Server::Oss(1)).await.unwrap();
+    c.rt().sleep(secs(60)).await;
+    assert!(c.exports(MGS) > 0 && c.exports(SECOND) > 0, "the servers are at different MGSs");
+}
+
 /// OSTs that an idle client and the MDT use, and the silent targets of each MGS.
 fn knowledge(c: &Cluster) -> (Vec<String>, [String; 2]) {
-    let of_client = c.client_node(0).params().values("lov.*.activeobd")[0].1.to_string();
     let of_mdt = c.param(MDS, "lod.*.activeobd")[0].1.clone();
     let silent = |mgs| c.param(mgs, "mgs.MGS.silent_targets")[0].1.clone();
-    (vec![of_client, of_mdt], [silent(MGS), silent(SECOND)])
+    (vec![in_use_by_client(c), of_mdt], [silent(MGS), silent(SECOND)])
 }
 
 /// Each MGS hears the servers that are connected to it. A client at one MGS must hear of a server that was connected to the other,
@@ -203,13 +218,7 @@ fn knowledge(c: &Cluster) -> (Vec<String>, [String; 2]) {
 #[test]
 fn what_one_mgs_knows_of_silent_servers_the_other_knows_too() {
     shared(2, 1, |c| async move {
-        user(&c, 0).statfs().await.unwrap();
-        move_to_second(&c).await;
-        // This one registers at the first MGS that it finds.
-        c.kill(Server::Oss(1), Crash::Process);
-        c.restart(Server::Oss(1)).await.unwrap();
-        c.rt().sleep(secs(60)).await;
-        assert!(c.exports(MGS) > 0 && c.exports(SECOND) > 0, "the servers are at different MGSs");
+        part_servers(&c).await;
         assert_eq!(knowledge(&c), (vec!["2".to_owned(); 2], [String::new(), String::new()]));
         for _ in 0..2 {
             c.kill(Server::Oss(1), Crash::Process);
@@ -229,11 +238,10 @@ fn what_one_mgs_knows_of_silent_servers_the_other_knows_too() {
         c.rt().sleep(secs(4)).await;
         c.kill(MGS, Crash::Process);
         c.rt().sleep(secs(200)).await;
-        let of_client = |c: &Cluster| c.client_node(0).params().values("lov.*.activeobd")[0].1.to_string();
-        assert_eq!(of_client(&c), "1", "the second has inherited that");
+        assert_eq!(in_use_by_client(&c), "1", "the second has inherited that");
         c.restart(Server::Oss(1)).await.unwrap();
         c.rt().sleep(secs(30)).await;
-        assert_eq!(of_client(&c), "2");
+        assert_eq!(in_use_by_client(&c), "2");
         c.restart(MGS).await.unwrap();
         c.rt().sleep(secs(30)).await;
         assert_eq!(knowledge(&c), (vec!["2".to_owned(); 2], [String::new(), String::new()]));
@@ -244,16 +252,10 @@ fn what_one_mgs_knows_of_silent_servers_the_other_knows_too() {
 #[test]
 fn a_server_that_goes_over_to_the_other_mgs_is_not_silent() {
     shared(2, 1, |c| async move {
-        user(&c, 0).statfs().await.unwrap();
-        move_to_second(&c).await;
-        c.kill(Server::Oss(1), Crash::Process);
-        c.restart(Server::Oss(1)).await.unwrap();
-        c.rt().sleep(secs(10)).await;
+        part_servers(&c).await;
         // The first MGS hears the server no longer, and the second does.
         c.net().partition([11], [1]);
-        for _ in 0..60 {
-            c.rt().sleep(secs(1)).await;
-        }
+        c.rt().sleep(secs(60)).await;
         assert_eq!(knowledge(&c), (vec!["2".to_owned(); 2], [String::new(), String::new()]));
     });
 }
