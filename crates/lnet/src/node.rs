@@ -17,7 +17,7 @@ use crate::routing::Routing;
 use crate::select::Candidate;
 use crate::settings::Settings;
 use crate::status::{Failures, InterfaceStatus, Latency, PeerStatus, Traffic, bump};
-use crate::stock::Taken;
+use crate::stock::{STOCK_MAX, Taken};
 use crate::udsp::INDIFFERENT;
 use crate::waits::Waits;
 use nacre_base::fault::FaultAction;
@@ -147,7 +147,7 @@ struct Peer {
     /// The turn in which it was last chosen among the NIDs of its node.
     turn: u64,
     /// As it told in its HELLO; empty if it has not.
-    nids: Vec<Nid>,
+    nids: Box<[Nid]>,
 }
 
 /// A way of a message to a peer with several NIDs.
@@ -177,7 +177,7 @@ impl LnetNode {
             let lo = Arc::new(Interface::new(
                 Nid::LO,
                 lo,
-                Credits::new(u32::MAX, u32::MAX, usize::MAX, usize::MAX),
+                Credits::new(STOCK_MAX, STOCK_MAX, usize::MAX, usize::MAX),
                 usize::MAX,
             ));
             LnetNode {
@@ -522,7 +522,7 @@ impl LnetNode {
     /// A peer introduced itself on the interface `via`.
     pub(crate) fn handle_hello(self: &Arc<Self>, via: Nid, nids: &[Nid]) {
         let (Some(interface), Some(primary)) = (self.interface(via), nids.first()) else { return };
-        interface.state.lock().peer(*primary, interface.peers_max).nids = nids.to_vec();
+        interface.state.lock().peer(*primary, interface.peers_max).nids = nids.into();
         self.handle_introduced(nids);
     }
 
@@ -832,7 +832,7 @@ impl InterfaceState {
         let max = i64::from(gate.max);
         PeerStatus {
             primary_nid: nid,
-            nids: if peer.nids.is_empty() { vec![nid] } else { peer.nids.clone() },
+            nids: if peer.nids.is_empty() { vec![nid] } else { peer.nids.to_vec() },
             up: peer.up,
             connections: 0,
             max_ni_tx_credits: gate.max,

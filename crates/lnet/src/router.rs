@@ -14,7 +14,7 @@
 //! beyond its size, and gives out nothing until that has come back.
 
 use crate::message::Purpose;
-use crate::stock::{Stock, Taken, lane_of};
+use crate::stock::{STOCK_MAX, Stock, Taken, lane_of};
 use crate::waits::{WaitTimes, Waits};
 use nacre_base::{FxHashMap, Network, Nid, Time};
 use std::collections::VecDeque;
@@ -59,8 +59,9 @@ impl RouterOptions {
 
     /// Says what is wrong with sizes that a person chose.
     pub fn check(&self) -> Result<(), String> {
-        match PoolKind::ALL.iter().zip(self.buffers()).find(|(_, size)| *size == 0) {
-            Some((kind, _)) => Err(format!("a router needs at least one {} buffer", kind.name())),
+        match PoolKind::ALL.iter().zip(self.buffers()).find(|(_, size)| !(1..=STOCK_MAX).contains(size)) {
+            Some((kind, 0)) => Err(format!("a router needs at least one {} buffer", kind.name())),
+            Some((kind, size)) => Err(format!("{size} {} buffers are too many; {STOCK_MAX} is the most", kind.name())),
             None => Ok(()),
         }
     }
@@ -168,8 +169,12 @@ pub(crate) struct Router<T> {
 /// Router credits of a peer, and its messages that wait for one.
 struct Peer<T> {
     credits: Stock,
-    waiting: [VecDeque<(Transit, Time, T)>; Purpose::COUNT],
+    /// Made when the first message waits, because a router may have thousands of peers, and most are never short of credits.
+    waiting: Option<Box<Waiting<T>>>,
 }
+
+/// Messages that wait for a router credit, by lane, each with the time since when.
+type Waiting<T> = [VecDeque<(Transit, Time, T)>; Purpose::COUNT];
 
 struct Pool<T> {
     stock: Stock,
@@ -295,14 +300,15 @@ impl<T> Router<T> {
         let (max, lanes, lane) = (self.credits_of(transit.from), self.options.lanes, self.lane(transit.purpose));
         let peer = self.peers.entry(transit.from).or_insert_with(|| Peer::new(max, lanes));
         // Those that wait already go first.
-        let credit = if peer.waiting[lane].is_empty() { peer.credits.take(lane) } else { None };
+        let is_next = peer.waiting.as_deref().is_none_or(|waiting| waiting[lane].is_empty());
+        let credit = is_next.then(|| peer.credits.take(lane)).flatten();
         if credit.is_none() {
             peer.credits.wait();
         }
         peer.credits.note_low();
         let is_of_the_last = peer.credits.is_low();
         let Some(credit) = credit else {
-            peer.waiting[lane].push_back((transit, now, message));
+            peer.waiting.get_or_insert_default()[lane].push_back((transit, now, message));
             return None;
         };
         self.want_buffer(Waiter { transit, credit, is_of_the_last, since: now, message })
@@ -324,7 +330,7 @@ impl<T> Router<T> {
     pub(crate) fn handle_peer_gone(&mut self, gone: Nid, now: Time) -> (Vec<T>, Vec<(Held, T)>) {
         let (mut lost, mut out) = (Vec::new(), Vec::new());
         if let Some(peer) = self.peers.get_mut(&gone) {
-            for queue in &mut peer.waiting {
+            for queue in peer.waiting.iter_mut().flat_map(|waiting| waiting.iter_mut()) {
                 peer.credits.stop_waiting(queue.len());
                 lost.extend(queue.drain(..).map(|(.., message)| message));
             }
@@ -404,7 +410,7 @@ impl<T> Router<T> {
             p.credits.assert_conserved();
             assert_eq!(
                 p.credits.waiting() as usize,
-                p.waiting.iter().map(VecDeque::len).sum::<usize>(),
+                p.waiting.iter().flat_map(|waiting| waiting.iter()).map(VecDeque::len).sum::<usize>(),
                 "messages that wait"
             );
         });
@@ -418,12 +424,12 @@ impl<T> Router<T> {
 
 impl<T> Peer<T> {
     fn new(max: u32, lanes: bool) -> Peer<T> {
-        Peer { credits: Stock::new(max, lanes), waiting: Default::default() }
+        Peer { credits: Stock::new(max, lanes), waiting: None }
     }
 
     /// The next message that gets a credit.
     fn next(&mut self) -> Option<(Transit, Time, T, Taken)> {
-        for (lane, queue) in self.waiting.iter_mut().enumerate() {
+        for (lane, queue) in self.waiting.as_deref_mut()?.iter_mut().enumerate() {
             if queue.is_empty() {
                 continue;
             }

@@ -135,17 +135,17 @@ struct Distant {
     sent: Time,
     /// The gateways by which messages went to it or came from it.
     ways: Vec<WayTo>,
-    /// A gateway by which it left something unanswered, and until when messages to it go by another one.
-    avoid: Option<(Nid, Time)>,
+    /// A gateway by which it left something unanswered, and until when messages to it go by another one. Few need it.
+    avoid: Option<Box<(Nid, Time)>>,
 }
 
-/// A gateway as a way to one distant NID.
+/// A gateway as a way to one distant NID. The times are the beginning of time before there is one.
 struct WayTo {
     gateway: Nid,
     /// When a message of this node's own last went there, answers not counted.
-    sent: Option<Time>,
+    sent: Time,
     /// When a message from there last came by it.
-    came: Option<Time>,
+    came: Time,
 }
 
 /// Gateways that are remembered of each distant NID.
@@ -156,14 +156,15 @@ impl Distant {
 
     fn handle_sent(&mut self, gateway: Nid, now: Time) {
         self.sent = now;
-        self.way(gateway).sent = Some(now);
+        // Zero is for never.
+        self.way(gateway).sent = now.max(Time(1));
     }
 
     fn handle_came(&mut self, gateway: Nid, now: Time) {
         self.gateway = Some(gateway);
         // A node that only answers, such as a server with thousands of clients, never needs to know.
         if !self.ways.is_empty() {
-            self.way(gateway).came = Some(now);
+            self.way(gateway).came = now;
         }
     }
 
@@ -171,7 +172,7 @@ impl Distant {
         let known = self.ways.iter().position(|way| way.gateway == gateway);
         let at = known.unwrap_or_else(|| {
             self.ways.truncate(WAYS - 1);
-            self.ways.push(WayTo { gateway, sent: None, came: None });
+            self.ways.push(WayTo { gateway, sent: Time::ZERO, came: Time::ZERO });
             self.ways.len() - 1
         });
         &mut self.ways[at]
@@ -181,10 +182,15 @@ impl Distant {
     /// the one that has been silent for longest is avoided, and the next time another one, because what was sent last may
     /// have needed no answer.
     fn handle_doubt(&mut self, now: Time) {
-        let avoided = self.avoid.filter(|(_, until)| now < *until).map(|(gateway, _)| gateway);
+        let avoided = self.avoided(now);
         let silent = self.ways.iter().filter(|way| way.sent > way.came);
         let worst = silent.min_by_key(|way| (avoided == Some(way.gateway), way.came, Reverse(way.sent)));
-        self.avoid = worst.map(|way| (way.gateway, now + AVOIDED));
+        self.avoid = worst.map(|way| Box::new((way.gateway, now + AVOIDED)));
+    }
+
+    /// The gateway that messages to it avoid now.
+    fn avoided(&self, now: Time) -> Option<Nid> {
+        self.avoid.as_deref().filter(|(_, until)| now < *until).map(|(gateway, _)| *gateway)
     }
 }
 
@@ -317,8 +323,7 @@ impl Routing {
     fn known_ways(&self, nid: Nid, now: Time) -> (Option<Nid>, Option<Nid>) {
         let distant = self.distant.lock();
         let Some(known) = distant.0.get(&nid) else { return (None, None) };
-        let avoid = known.avoid.filter(|(_, until)| now < *until).map(|(gateway, _)| gateway);
-        (known.gateway, avoid)
+        (known.gateway, known.avoided(now))
     }
 
     /// Remembers a failure by which messages to a network may have been lost. Returns false if it is known.
@@ -910,7 +915,7 @@ impl LnetNode {
     fn handle_told(self: &Arc<Self>, gateway: Nid, info: &PingInfo) {
         let Some(routing) = self.routing().filter(|routing| routing.is_gateway(gateway)) else { return };
         let networks = info.nids.iter().map(|(nid, up)| (nid.network, *up)).collect();
-        let told = Told { routing: info.routing, networks, ways: info.ways.clone() };
+        let told = Told { routing: info.routing, networks, ways: info.ways.as_slice().into() };
         let before = routing.led_to(gateway);
         let lost = routing.gateways.lock().handle_told(gateway, told, self.rt.now());
         let mut now = routing.led_to(gateway);

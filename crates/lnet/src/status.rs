@@ -102,8 +102,6 @@ pub struct Traffic {
     pub put_egress: Latency,
     /// From sending a GET until its REPLY.
     pub get_rtt: Latency,
-    /// Always without samples: no acknowledgements are asked for.
-    pub put_ack: Latency,
 }
 
 /// One interface: an entry of `lnetctl net show -v`.

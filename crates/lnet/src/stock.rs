@@ -5,15 +5,16 @@ use crate::message::Purpose;
 use crate::router::Level;
 
 /// Things that are free, or taken. What is free is below zero where more was taken than there is since the number was lowered.
+/// Numbers have 32 bits, because a site has a stock for each pair of a client and a router, on both sides.
 pub(crate) struct Stock {
     max: u32,
     /// Whether each purpose has a reserve.
     lanes: bool,
-    shared: i64,
-    reserves: [i64; Purpose::COUNT],
+    shared: i32,
+    reserves: [i32; Purpose::COUNT],
     taken: u32,
     waiting: u32,
-    low_water: i64,
+    low_water: i32,
     /// Whether one more may be taken although none is free.
     may_overdraw: bool,
 }
@@ -36,6 +37,15 @@ enum Source {
     Reserve,
 }
 
+/// The most credits or buffers of a stock.
+pub(crate) const STOCK_MAX: u32 = i32::MAX as u32;
+
+/// A number of credits or buffers as one that may fall below zero.
+fn signed(count: u32) -> i32 {
+    assert!(count <= STOCK_MAX, "{count} credits or buffers");
+    count as i32
+}
+
 /// The place of a purpose among the reserves. Without lanes, everything is in the first.
 pub(crate) fn lane_of(lanes: bool, purpose: Purpose) -> usize {
     if lanes { purpose as usize } else { 0 }
@@ -52,14 +62,14 @@ impl Stock {
     pub(crate) fn new(max: u32, lanes: bool) -> Stock {
         let (shared, reserve) = Stock::parts(max, lanes);
         let reserves = [reserve; Purpose::COUNT];
-        Stock { max, lanes, shared, reserves, taken: 0, waiting: 0, low_water: i64::from(max), may_overdraw: false }
+        Stock { max, lanes, shared, reserves, taken: 0, waiting: 0, low_water: signed(max), may_overdraw: false }
     }
 
     /// What all purposes share, and the reserve of each: an eighth, if there is that much.
-    fn parts(max: u32, lanes: bool) -> (i64, i64) {
+    fn parts(max: u32, lanes: bool) -> (i32, i32) {
         let reserve = if lanes { (max / 8).max(u32::from(max > Purpose::COUNT as u32)) } else { 0 };
         let reserved = reserve * Purpose::COUNT as u32;
-        (i64::from(max - reserved), i64::from(reserve))
+        (signed(max - reserved), signed(reserve))
     }
 
     /// Another number of things, with or without reserves.
@@ -80,7 +90,7 @@ impl Stock {
 
     /// Forgets the lowest level so far, because it was that of another number of things.
     pub(crate) fn forget_low(&mut self) {
-        self.low_water = self.available();
+        self.low_water = self.available_now();
     }
 
     /// Whether less than half is free.
@@ -99,13 +109,13 @@ impl Stock {
 
     /// How many are free for messages of this lane.
     pub(crate) fn left_for(&self, lane: usize) -> i64 {
-        self.shared.max(0) + self.reserves[lane].max(0)
+        i64::from(self.shared.max(0)) + i64::from(self.reserves[lane].max(0))
     }
 
     /// How many messages of one lane may take at most.
     pub(crate) fn most_for_one(&self) -> i64 {
         let (shared, reserve) = Stock::parts(self.max, self.lanes);
-        shared + reserve
+        i64::from(shared) + i64::from(reserve)
     }
 
     /// Takes one, of the shared ones if there are any, so that reserves are for the time of need.
@@ -148,7 +158,7 @@ impl Stock {
     }
 
     pub(crate) fn note_low(&mut self) {
-        self.low_water = self.low_water.min(self.available());
+        self.low_water = self.low_water.min(self.available_now());
     }
 
     pub(crate) fn max(&self) -> u32 {
@@ -168,13 +178,17 @@ impl Stock {
         i64::from(self.max) - i64::from(self.taken) - i64::from(self.waiting)
     }
 
+    fn available_now(&self) -> i32 {
+        i32::try_from(self.available()).unwrap_or(i32::MIN)
+    }
+
     pub(crate) fn level(&self) -> Level {
-        Level { max: self.max, available: self.available(), low_water: self.low_water }
+        Level { max: self.max, available: self.available(), low_water: i64::from(self.low_water) }
     }
 
     /// Panics if something was lost or made.
     pub(crate) fn assert_conserved(&self) {
-        let free = self.shared + self.reserves.iter().sum::<i64>();
+        let free = i64::from(self.shared) + self.reserves.iter().copied().map(i64::from).sum::<i64>();
         let (taken, max) = (i64::from(self.taken), i64::from(self.max));
         assert_eq!(free + taken, max, "{free} are free and {taken} taken, of {max}");
     }
