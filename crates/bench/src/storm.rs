@@ -221,8 +221,8 @@ async fn osts(node: &Node, source: &MountSource) -> Result<Vec<(Arc<str>, Arc<[N
     mgc.stop().await;
     let config = config.map_err(|e| format!("the MGS: {e}"))?;
     let is_ost = |name: &str| name.parse::<TargetName>().is_ok_and(|name| name.kind == TargetKind::Ost);
-    let of_osts = config.targets.into_iter().filter(|entry| is_ost(&entry.target));
-    let osts: Vec<_> = of_osts.map(|entry| (entry.target.into(), entry.nids.into())).collect();
+    let of_osts = config.targets.iter().filter(|entry| is_ost(&entry.target));
+    let osts: Vec<_> = of_osts.map(|entry| (entry.target.as_str().into(), entry.nids.as_slice().into())).collect();
     if osts.is_empty() { Err(format!("{} has no OSTs", source.fsname)) } else { Ok(osts) }
 }
 

@@ -1,5 +1,6 @@
 //! Settings that the MGS keeps for a file system, applied to the parameters of this process as they come.
 
+use nacre_base::FxHashSet;
 use nacre_base::param::{ParamError, Params};
 use nacre_wire::mgs::Config;
 use parking_lot::Mutex;
@@ -12,18 +13,31 @@ pub struct Settings(Mutex<Applied>);
 struct Applied {
     params: Vec<(String, String)>,
     /// Targets known so far. A new target brings new devices, which have none of the settings yet.
-    targets: Vec<String>,
+    targets: FxHashSet<String>,
+}
+
+impl Applied {
+    /// Takes over a configuration. Returns the settings of the one before, and whether a target is new.
+    fn replace(&mut self, config: &Config) -> (Vec<(String, String)>, bool) {
+        let names = || config.targets.iter().map(|t| &t.target);
+        let new: Vec<String> = names().filter(|name| !self.targets.contains(*name)).cloned().collect();
+        let is_new = !new.is_empty();
+        self.targets.extend(new);
+        if self.targets.len() != config.targets.len() {
+            // Some are gone, and would be new if they came back.
+            self.targets = names().cloned().collect();
+        }
+        (std::mem::replace(&mut self.params, config.params.clone()), is_new)
+    }
 }
 
 impl Settings {
     /// Applies the settings that are new, so that a later `set_param` on this node stays in effect; all of them if a
     /// target is new. A setting that is not declared is logged and ignored: an MGS that obeys the rules has none.
     pub fn handle_config(&self, params: &Params, config: &Config) {
-        let targets: Vec<String> = config.targets.iter().map(|t| t.target.clone()).collect();
-        let old = std::mem::replace(&mut *self.0.lock(), Applied { params: config.params.clone(), targets });
-        let all = config.targets.iter().any(|t| !old.targets.contains(&t.target));
+        let (old, all) = self.0.lock().replace(config);
         let fsname = &config.fsname;
-        for setting in config.params.iter().filter(|s| all || !old.params.contains(s)) {
+        for setting in config.params.iter().filter(|s| all || !old.contains(s)) {
             let (name, value) = setting;
             if let Err(error) = params.check_kept(name, value) {
                 tracing::warn!(fsname, %error, "a setting of the file system is ignored");
@@ -88,7 +102,8 @@ mod tests {
         cell.store(7, Ordering::Relaxed);
         settings.handle_config(&params, &config);
         assert_eq!(cell.load(Ordering::Relaxed), 7, "what was set on this node holds");
-        config.targets.push(nacre_wire::mgs::TargetEntry { target: "n-OST0001".into(), ..Default::default() });
+        let target = nacre_wire::mgs::TargetEntry { target: "n-OST0001".into(), ..Default::default() };
+        config.targets.push(Arc::new(target));
         settings.handle_config(&params, &config);
         assert_eq!(cell.load(Ordering::Relaxed), 64);
     }

@@ -34,12 +34,11 @@ pub(crate) fn updated(known: &Config, reply: ConfigReply) -> Option<Config> {
 mod tests {
     use super::*;
     use nacre_wire::mgs::TargetEntry;
+    use std::sync::Arc;
 
     fn config(version: u64, targets: &[(&str, u64)], params: &[(&str, &str)]) -> Config {
-        let target = |(name, instance): &(&str, u64)| TargetEntry {
-            target: (*name).to_owned(),
-            instance: *instance,
-            ..TargetEntry::default()
+        let target = |(name, instance): &(&str, u64)| {
+            Arc::new(TargetEntry { target: (*name).to_owned(), instance: *instance, ..TargetEntry::default() })
         };
         Config {
             version,

@@ -14,6 +14,7 @@ use nacre_lnet::MAX_PAYLOAD;
 use nacre_wire::mgs::{Config, ReplaceNids, SeqReply, SetParam, TargetEntry, TargetReg};
 use nacre_wire::{decode, encode};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Most bytes of a file system's encoded configuration that a new target may lead to. Anybody may register new OSTs, and a
 /// configuration that did not fit into a reply could be read by nobody. There is room for several thousand targets.
@@ -148,9 +149,9 @@ fn check_node(
     }
 }
 
-fn targets(tx: &Draft, fsname: &str) -> Result<Vec<TargetEntry>, ConfigError> {
+fn targets(tx: &Draft, fsname: &str) -> Result<Vec<Arc<TargetEntry>>, ConfigError> {
     let found = tx.with_prefix(&key(&["target", fsname, ""]));
-    found.iter().map(|(name, value)| Ok(decode_target(name, value)?.0)).collect()
+    found.iter().map(|(name, value)| Ok(Arc::new(decode_target(name, value)?.0))).collect()
 }
 
 /// Returns whether a target of this name and storage is known, and `nid` is one of its nodes.
@@ -417,7 +418,7 @@ mod tests {
         let moved = ReplaceNids { target: "n-OST0000".into(), nids: nids(17) };
         assert!(matches!(replace_nids(tx, &moved), Err(ConfigError::TooLong { .. })));
         // The records of many targets, without a look at the whole configuration for each.
-        let mut entry = read(tx, "n").unwrap().targets.remove(0);
+        let mut entry = TargetEntry::clone(&read(tx, "n").unwrap().targets[0]);
         (entry.nids, entry.host) = (nids(16), "h".repeat(64));
         let count = BYTES_FOR_NEW / encode(&entry).len();
         for index in 1..count {

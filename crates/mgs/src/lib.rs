@@ -291,7 +291,7 @@ fn live(draft: &Draft) -> Vec<(String, Drawn)> {
         fields.push("fsname", fsname.clone());
         fields.push("flags", "0x0");
         fields.push("gen", config.version);
-        fields.push("targets", config.targets.into_iter().map(|entry| entry.target).collect::<Vec<_>>());
+        fields.push("targets", config.targets.iter().map(|entry| entry.target.clone()).collect::<Vec<_>>());
         Some((fsname, Drawn { fields, draw: draw_live }))
     };
     config::file_systems(draft).into_iter().filter_map(shown).collect()

@@ -7,6 +7,7 @@ use crate::error::ConfigError;
 use crate::store::Changes;
 use nacre_wire::mgs::{Config, ConfigReply};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Most parts of a file system whose changes are remembered. An asker who is behind by more reads everything.
 const CHANGED_MAX: usize = 1 << 14;
@@ -132,7 +133,7 @@ impl State {
         let mut reply = ConfigReply { since, config, unset: Vec::new() };
         for item in recent.since(since) {
             match item {
-                Item::Target(name) => reply.config.targets.extend(config::entry_of(&draft, name)?),
+                Item::Target(name) => reply.config.targets.extend(config::entry_of(&draft, name)?.map(Arc::new)),
                 Item::Param(name) => match config::param(&draft, fsname, name) {
                     Some(value) => reply.config.params.push((name.clone(), value)),
                     None => reply.unset.push(name.clone()),

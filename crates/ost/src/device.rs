@@ -157,7 +157,7 @@ async fn follow_config(mgc: Arc<Mgc>, target: Arc<Target>) {
     loop {
         let config = watch.borrow_and_update().clone();
         settings.handle_config(target.params(), &config);
-        let mdts: Vec<TargetEntry> = config.targets.iter().filter(|entry| is_mdt(entry)).cloned().collect();
+        let mdts: Vec<Arc<TargetEntry>> = config.targets.iter().filter(|entry| is_mdt(entry)).cloned().collect();
         if config.version != 0 && mdts != kept {
             match keep_mdts(&target, &mdts).await {
                 Ok(()) => kept = mdts,
@@ -175,14 +175,14 @@ fn is_mdt(entry: &TargetEntry) -> bool {
 }
 
 /// The MDTs that the MGS listed when the OST last ran.
-async fn kept_mdts(target: &Target) -> Result<Vec<TargetEntry>, TargetError> {
+async fn kept_mdts(target: &Target) -> Result<Vec<Arc<TargetEntry>>, TargetError> {
     let operation = target.begin().await?;
     let Some(bytes) = operation.get(TARGET, MDTS)? else { return Ok(Vec::new()) };
     let config: Config = nacre_wire::decode(&bytes).map_err(|_| TargetError::Corrupt(TARGET.0))?;
     Ok(config.targets)
 }
 
-async fn keep_mdts(target: &Target, mdts: &[TargetEntry]) -> Result<(), Errno> {
+async fn keep_mdts(target: &Target, mdts: &[Arc<TargetEntry>]) -> Result<(), Errno> {
     let mut operation = target.begin().await?;
     operation.use_reserve();
     let config = Config { targets: mdts.to_vec(), ..Config::default() };

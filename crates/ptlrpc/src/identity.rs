@@ -88,7 +88,7 @@ pub struct Servers {
     rt: Rt,
     config: watch::Receiver<Arc<Config>>,
     /// Servers known from an earlier start, used until the MGS has answered in this one.
-    kept: Mutex<Vec<TargetEntry>>,
+    kept: Mutex<Vec<Arc<TargetEntry>>>,
     ask: AskMgs,
     /// Held while the MGS is asked, so that unknown peers cause one question at a time.
     asked: tokio::sync::Mutex<Asked>,
@@ -113,7 +113,7 @@ impl Servers {
     }
 
     /// Uses `entries` as the list until the MGS has given one.
-    pub fn keep(&self, entries: Vec<TargetEntry>) {
+    pub fn keep(&self, entries: Vec<Arc<TargetEntry>>) {
         *self.kept.lock() = entries;
     }
 
@@ -125,7 +125,7 @@ impl Servers {
         who: Identity,
         is: impl Fn(&TargetEntry) -> bool + Send + Sync,
     ) -> Result<bool, RpcError> {
-        let lists = |targets: &[TargetEntry]| targets.iter().any(|t| is(t) && t.nids.contains(&who.nid));
+        let lists = |targets: &[Arc<TargetEntry>]| targets.iter().any(|t| is(t) && t.nids.contains(&who.nid));
         // The loopback carries only messages of this process, which can access the storage of its targets anyway.
         if who.nid == Nid::LO || self.known(lists) {
             return Ok(true);
@@ -139,13 +139,13 @@ impl Servers {
     }
 
     /// Calls `look` with the list that is known here.
-    pub fn known<T>(&self, look: impl Fn(&[TargetEntry]) -> T) -> T {
+    pub fn known<T>(&self, look: impl Fn(&[Arc<TargetEntry>]) -> T) -> T {
         let config = self.config.borrow();
         if config.version == 0 { look(&self.kept.lock()) } else { look(&config.targets) }
     }
 
     /// Calls `look` with a list that was requested after this call began.
-    async fn ask_now<T>(&self, look: impl Fn(&[TargetEntry]) -> T) -> Result<T, RpcError> {
+    async fn ask_now<T>(&self, look: impl Fn(&[Arc<TargetEntry>]) -> T) -> Result<T, RpcError> {
         let begun = self.rt.now();
         let mut asked = self.asked.lock().await;
         if asked.at.is_none_or(|at| at < begun) {
@@ -177,11 +177,11 @@ mod tests {
     use nacre_rt::Sim;
     use std::sync::atomic::AtomicUsize;
 
-    fn entry(target: &str, nid: Nid) -> TargetEntry {
-        TargetEntry { target: target.into(), nids: vec![nid], ..TargetEntry::default() }
+    fn entry(target: &str, nid: Nid) -> Arc<TargetEntry> {
+        Arc::new(TargetEntry { target: target.into(), nids: vec![nid], ..TargetEntry::default() })
     }
 
-    fn config(version: u64, targets: Vec<TargetEntry>) -> Config {
+    fn config(version: u64, targets: Vec<Arc<TargetEntry>>) -> Config {
         Config { version, targets, ..Config::default() }
     }
 

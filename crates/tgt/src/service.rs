@@ -166,7 +166,7 @@ pub async fn admit_listed(
     request: &ConnectRequest,
 ) -> Result<Standing, Errno> {
     let is_client = |entry: &TargetEntry| entry.uuid == request.client && Roles::MDT.includes(Roles::of_entry(entry));
-    let is_named = servers.known(|listed| listed.iter().any(is_client));
+    let is_named = servers.known(|listed| listed.iter().any(|entry| is_client(entry)));
     let listed = if request.data.flags & connect_flags::MDS != 0 {
         servers.has_role(who, Roles::MDT).await
     } else if is_named {

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use nacre_base::{Errno, Fid, MdtIndex, Nid, OstIndex, RawNid, Timestamp, Transno, Uuid, Xid};
+use std::sync::Arc;
 
 /// Why bytes are not the message they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -176,6 +177,17 @@ impl<T: Field> Field for Vec<T> {
             all.push(T::take(from)?);
         }
         Ok(all)
+    }
+}
+
+/// What is shared looks on the wire like what is not.
+impl<T: Field> Field for Arc<T> {
+    const MIN_SIZE: usize = T::MIN_SIZE;
+    fn put(&self, out: &mut Vec<u8>) {
+        T::put(self, out);
+    }
+    fn take(from: &mut Reader) -> Result<Arc<T>, WireError> {
+        T::take(from).map(Arc::new)
     }
 }
 

@@ -174,7 +174,12 @@ fn lock_and_management_messages() {
     let nids = vec![Nid::LO, "10.0.0.1:7001@tcp1".parse().unwrap()];
     let target = mgs::TargetEntry { target: "n-OST0000".into(), nids, host: "h".into(), ..Default::default() };
     check(
-        mgs::Config { version: 3, targets: vec![target], params: vec![("a".into(), "b".into())], ..Default::default() },
+        mgs::Config {
+            version: 3,
+            targets: vec![target.into()],
+            params: vec![("a".into(), "b".into())],
+            ..Default::default()
+        },
         0x46210e5b58a81657,
     );
     let nids = vec!["2001:db8::1@tcp".parse().unwrap(), "[::1]:7001@tcp1".parse().unwrap(), Nid::sim(7)];

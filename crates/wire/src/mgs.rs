@@ -2,6 +2,7 @@
 
 use crate::codec::{Field, Reader, WireError};
 use nacre_base::{Nid, Uuid};
+use std::sync::Arc;
 
 /// A reason that is told to a person: a text of at most [`Reason::MAX`] bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,8 +122,8 @@ message! {
         pub version: u64,
         /// Which file system.
         pub fsname: String,
-        /// All targets that ever registered.
-        pub targets: Vec<TargetEntry>,
+        /// All targets that ever registered. They are shared, because every change of one of hundreds makes a new configuration.
+        pub targets: Vec<Arc<TargetEntry>>,
         /// Parameters set for the whole file system (`lctl set_param -P`), name and value.
         pub params: Vec<(String, String)>,
         /// Number of the set of silent targets. It says nothing about which set is newer.

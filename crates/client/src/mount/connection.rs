@@ -101,7 +101,7 @@ pub(crate) struct Connection {
     name: TargetName,
     label: Arc<str>,
     /// The newest entry of the configuration.
-    entry: Mutex<TargetEntry>,
+    entry: Mutex<Arc<TargetEntry>>,
     /// Created at the first call, or earlier for its parameters: a mount that uses few of many OSTs creates few imports.
     import: OnceLock<Arc<Import>>,
     observer: OnceLock<Weak<dyn Observer>>,
@@ -125,7 +125,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl Connection {
-    pub(crate) fn new(mount: Arc<Mount>, name: TargetName, entry: TargetEntry) -> Connection {
+    pub(crate) fn new(mount: Arc<Mount>, name: TargetName, entry: Arc<TargetEntry>) -> Connection {
         let device = if name.kind == TargetKind::Ost { "osc" } else { "mdc" };
         let label = format!("{name}-{device}-{}", mount.instance).into();
         let (entry, active) = (Mutex::new(entry), watch::channel(true).0);
@@ -160,12 +160,12 @@ impl Connection {
     }
 
     /// The target's entry in the configuration.
-    pub(crate) fn entry(&self) -> TargetEntry {
+    pub(crate) fn entry(&self) -> Arc<TargetEntry> {
         self.entry.lock().clone()
     }
 
     /// Takes over a newer entry of the configuration.
-    pub(crate) fn handle_entry(&self, new: &TargetEntry) {
+    pub(crate) fn handle_entry(&self, new: &Arc<TargetEntry>) {
         let old = std::mem::replace(&mut *self.entry.lock(), new.clone());
         let Some(import) = self.import.get() else { return };
         if old.nids != new.nids {

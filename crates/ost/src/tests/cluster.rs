@@ -157,7 +157,7 @@ fn servers(node: &RpcNode) -> Arc<Servers> {
         nids: (0..10_000).map(nacre_base::Nid::sim).collect(),
         ..TargetEntry::default()
     };
-    let config = Arc::new(Config { version: 1, targets: vec![mdt], ..Config::default() });
+    let config = Arc::new(Config { version: 1, targets: vec![Arc::new(mdt)], ..Config::default() });
     let ask = Box::new(|| -> std::pin::Pin<Box<dyn Future<Output = _> + Send>> {
         Box::pin(async { Err(RpcError::Unreachable) })
     });

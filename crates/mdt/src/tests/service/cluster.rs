@@ -257,7 +257,7 @@ impl FakeMgs {
         let mut config = self.config.lock();
         config.fsname = "nacre".to_owned();
         config.version += 1;
-        config.targets = (0..count).map(entry).collect();
+        config.targets = (0..count).map(entry).map(Arc::new).collect();
         drop(config);
         self.changed.notify_waiters();
     }
