@@ -23,8 +23,8 @@ pub(crate) struct Mount {
     /// Stay in the foreground, logs on standard error
     #[arg(short = 'f', long)]
     foreground: bool,
-    /// Mount options, separated by commas: ro, noatime, sync, remount, noir (no imperative recovery), always_ping (every
-    /// target, whatever the site has chosen), listen=ADDRESS and route=NETWORK:GATEWAY (as --listen and --route, for
+    /// Mount options, separated by commas: ro, noatime, sync, remount, noir (no imperative recovery), nochecksum (data
+    /// is not checked on the wire), always_ping (every target, whatever the site has chosen), listen=ADDRESS and route=NETWORK:GATEWAY (as --listen and --route, for
     /// /etc/fstab), network=NETWORK (of this host's networks only this one), ...; unknown ones are refused
     #[arg(short = 'o', value_delimiter = ',')]
     options: Vec<String>,
@@ -41,6 +41,10 @@ pub(crate) struct Mount {
 /// The option that turns imperative recovery off.
 const NO_IMPERATIVE_RECOVERY: &str = "noir";
 
+/// The options that turn checksums of data on the wire off and on.
+const NO_CHECKSUMS: &str = "nochecksum";
+const CHECKSUMS: &str = "checksum";
+
 /// The option that has all targets pinged, whatever the site has chosen. Of Lustre's.
 const ALWAYS_PING: &str = "always_ping";
 
@@ -52,7 +56,7 @@ const REMOUNT: &str = "remount";
 
 /// Shown for an unknown option.
 const KNOWN_OPTIONS: &str = "ro, rw, nosuid, suid, nodev, dev, noexec, exec, noatime, relatime, strictatime, nodiratime, diratime \
-     (listing a directory changes its access time in neither case), sync, async, dirsync, remount, noir (no imperative recovery), always_ping, listen=ADDRESS, network=NETWORK, route=NETWORK:GATEWAY, and those that only mount(8) heeds, such as _netdev, noauto, \
+     (listing a directory changes its access time in neither case), sync, async, dirsync, remount, noir (no imperative recovery), checksum, nochecksum, always_ping, listen=ADDRESS, network=NETWORK, route=NETWORK:GATEWAY, and those that only mount(8) heeds, such as _netdev, noauto, \
      nofail and x-*";
 
 /// Options of mount(8) that need nothing from this program, or that every mount has; and those that the kernel shows for
@@ -172,7 +176,8 @@ fn check(args: &Mount) -> Result<MountSource, String> {
         checked => checked.map_err(|e| e.to_string())?,
     }
     for option in &args.options {
-        let is_ours = [NO_IMPERATIVE_RECOVERY, NO_KILL_PRIV, ALWAYS_PING, REMOUNT].contains(&option.as_str());
+        let ours = [NO_IMPERATIVE_RECOVERY, NO_KILL_PRIV, NO_CHECKSUMS, CHECKSUMS, ALWAYS_PING, REMOUNT];
+        let is_ours = ours.contains(&option.as_str());
         let is_accepted = ACCEPTED_OPTIONS.contains(&option.as_str()) || option.starts_with("max_read=");
         let is_flag = MountOptions::default().set_flag(option);
         if !is_ours && !is_accepted && !is_flag && !option.starts_with("x-") {
@@ -207,10 +212,14 @@ async fn serve(args: Mount) -> Result<(), String> {
     let connections = args.network.connections(0, || Ok(Listen::client(toward)))?;
     let process = NodeProcess::start("mount", connections, args.metrics).await?;
     let imperative_recovery = !args.options.iter().any(|o| o == NO_IMPERATIVE_RECOVERY);
+    // As for mount(8), the last of several counts.
+    let checksums = args.options.iter().rfind(|o| [NO_CHECKSUMS, CHECKSUMS].contains(&o.as_str()));
+    let checksums = checksums.is_none_or(|option| option == CHECKSUMS);
     let config = MountConfig {
         fsname: source.fsname,
         mgs: source.mgs,
         imperative_recovery,
+        checksums,
         on_wait: daemon::say,
         ..MountConfig::default()
     };

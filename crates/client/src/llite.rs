@@ -60,6 +60,8 @@ pub struct MountConfig {
     /// Imperative recovery: true to connect to a restarted target as soon as the MGS reports the restart. Otherwise the
     /// client finds it by trying again after a pause, which grows with the tries.
     pub imperative_recovery: bool,
+    /// Whether data is checked by checksums on the wire, until `osc.*.checksums` says otherwise.
+    pub checksums: bool,
     /// File data to cache at first, in bytes; see [`Client::set_cache_share`].
     pub cached_bytes: u64,
     /// Called with the server that [`Client::mount`] waits for and how long it will wait at most, from the first second
@@ -79,6 +81,7 @@ impl Default for MountConfig {
             params: None,
             faults: Faults::new(),
             imperative_recovery: true,
+            checksums: true,
             cached_bytes: CACHED_BYTES_DEFAULT,
             on_wait: |text| tracing::info!("{text}"),
         }
@@ -176,6 +179,7 @@ impl Client {
             params: config.params.clone(),
             faults: config.faults.clone(),
             imperative_recovery: config.imperative_recovery,
+            checksums: config.checksums,
             invalidate: Invalidator::default(),
             callbacks: Arc::default(),
             memory: Arc::new(Memory::new(config.cached_bytes)),

@@ -34,6 +34,8 @@ pub(crate) struct Mount {
     pub(crate) faults: Faults,
     /// True to connect to a restarted target as soon as the MGS reports the restart.
     pub(crate) imperative_recovery: bool,
+    /// Whether OSTs are spoken to with checksums at first.
+    pub(crate) checksums: bool,
     /// Tells the door what it must forget when a lock is called back.
     pub(crate) invalidate: Invalidator,
     pub(crate) callbacks: Arc<Callbacks>,

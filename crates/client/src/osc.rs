@@ -104,10 +104,11 @@ pub(crate) struct Osc {
 impl Osc {
     pub(crate) fn new(connection: Connection) -> Arc<Osc> {
         let rpc_stats = RpcStats::new(connection.mount().rt.clone());
+        let checksums = u64::from(connection.mount().checksums);
         let osc = Arc::new_cyclic(|this| Osc {
             this: this.clone(),
             connection,
-            checksums: Arc::new(AtomicU64::new(1)),
+            checksums: Arc::new(AtomicU64::new(checksums)),
             resend_count: Arc::new(AtomicU64::new(RESEND_COUNT_DEFAULT)),
             max_pages_per_rpc: Arc::new(AtomicU64::new(u64::from(BRW_SIZE_DEFAULT) / PAGE_SIZE)),
             negotiated_brw_size: AtomicU64::new(BRW_SIZE_DEFAULT.into()),
