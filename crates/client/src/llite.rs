@@ -651,8 +651,8 @@ impl Client {
 
     async fn sum_with(&self, mdt: impl Future<Output = Result<StatFs, Errno>>) -> Result<StatFs, Errno> {
         let _timed = self.stats.time(Op::Statfs);
-        let table = self.targets.table();
-        let active = table.osts.values().filter(|osc| osc.connection().is_active());
+        let oscs = self.targets.all_oscs();
+        let active = oscs.iter().filter(|osc| osc.connection().is_active());
         let osts = join_all(active.map(|osc| osc.statfs(STATFS_DEADLINE)));
         let (mdt, osts) = futures_util::future::join(mdt, osts).await;
         Ok(sum_statfs(&mdt?, osts.into_iter().filter_map(Result::ok)))
@@ -660,9 +660,9 @@ impl Client {
 
     /// Space of each MDT and then each OST, in order of index, or the error that kept it from being read.
     pub(crate) async fn target_statfs(&self) -> Vec<Result<StatFs, Errno>> {
-        let table = self.targets.table();
+        let (oscs, table) = (self.targets.all_oscs(), self.targets.table());
         let mdts = join_all(table.mdts.values().map(|mdc| mdc.try_statfs(STATFS_DEADLINE)));
-        let osts = join_all(table.osts.values().map(|osc| osc.statfs(STATFS_DEADLINE)));
+        let osts = join_all(oscs.iter().map(|osc| osc.statfs(STATFS_DEADLINE)));
         let (mut all, osts) = futures_util::future::join(mdts, osts).await;
         all.extend(osts);
         all

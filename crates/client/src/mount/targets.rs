@@ -1,5 +1,6 @@
 //! The targets of a mount, kept in line with the configuration: new ones appear without a remount, moved and restarted
-//! ones are reconnected, settings for the whole file system are applied. Requests to targets are not here.
+//! ones are reconnected, settings for the whole file system are applied. An OST that nobody uses is a line of the
+//! configuration and no more, unless administrators see it. Requests to targets are not here.
 
 use crate::mdc::Mdc;
 use crate::mount::Mount;
@@ -10,8 +11,9 @@ use nacre_base::{Errno, MdtIndex, OstIndex, TargetKind, TargetName};
 use nacre_mgc::Settings;
 use nacre_ptlrpc::{Import, ImportState};
 use nacre_rt::Rt;
-use nacre_wire::mgs::Config;
-use std::collections::BTreeMap;
+use nacre_wire::mgs::{Config, TargetEntry};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -23,6 +25,8 @@ const FLUSH_DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) struct Targets {
     mount: Arc<Mount>,
     table: watch::Sender<Arc<Table>>,
+    /// Held while a changed table is made, so that none of two changes at the same time is lost.
+    turn: Mutex<()>,
     settings: Settings,
     /// Where targets are shown as parameters, if the mount has parameters.
     registry: Option<Box<dyn Registry>>,
@@ -37,16 +41,32 @@ pub(crate) trait Registry: Send + Sync {
 /// The targets at one moment.
 #[derive(Default, Clone)]
 pub(crate) struct Table {
+    /// The newest configuration, which has all OSTs.
+    config: Arc<Config>,
+    /// The OSTs that were used, or all if administrators see them.
     pub(crate) osts: BTreeMap<u32, Arc<Osc>>,
     pub(crate) mdts: BTreeMap<u32, Arc<Mdc>>,
     /// True if the mount has ended: nobody waits for a target then.
     closed: bool,
 }
 
+impl Table {
+    /// The name of an OST.
+    fn ost_name(&self, index: OstIndex) -> TargetName {
+        TargetName::ost(&self.config.fsname, index)
+    }
+
+    /// The entry of an OST in the configuration.
+    fn ost_entry(&self, index: OstIndex) -> Option<&TargetEntry> {
+        let name = self.ost_name(index).to_string();
+        self.config.targets.iter().find(|entry| entry.target == name)
+    }
+}
+
 impl Targets {
     pub(crate) fn new(mount: Arc<Mount>, registry: Option<Box<dyn Registry>>) -> Arc<Targets> {
         let table = watch::channel(Arc::default()).0;
-        Arc::new(Targets { mount, table, settings: Settings::default(), registry })
+        Arc::new(Targets { mount, table, turn: Mutex::default(), settings: Settings::default(), registry })
     }
 
     /// The mount's clock and tasks.
@@ -61,12 +81,26 @@ impl Targets {
 
     /// An OST, if the configuration has it.
     pub(crate) fn known_osc(&self, index: OstIndex) -> Option<Arc<Osc>> {
-        self.table.borrow().osts.get(&index.0).cloned()
+        let made = self.table.borrow().osts.get(&index.0).cloned();
+        made.or_else(|| self.make_osc(index))
     }
 
     /// An OST; waits until the configuration has it.
     pub(crate) async fn osc(&self, index: OstIndex) -> Result<Arc<Osc>, Errno> {
-        self.wait_for(|table| table.osts.get(&index.0).cloned()).await
+        loop {
+            if let Some(osc) = self.known_osc(index) {
+                return Ok(osc);
+            }
+            self.wait_for(|table| table.ost_entry(index).map(drop)).await?;
+        }
+    }
+
+    /// All OSTs that the configuration has, in the order of their indexes.
+    pub(crate) fn all_oscs(&self) -> Vec<Arc<Osc>> {
+        let config = self.table().config.clone();
+        let names = config.targets.iter().filter_map(|entry| entry.target.parse::<TargetName>().ok());
+        let osts: BTreeSet<u32> = names.filter(|name| name.kind == TargetKind::Ost).map(|name| name.index).collect();
+        osts.into_iter().filter_map(|index| self.known_osc(OstIndex(index))).collect()
     }
 
     /// An MDT; waits until the configuration has it.
@@ -86,9 +120,10 @@ impl Targets {
     }
 
     /// Takes over a configuration.
-    pub(crate) fn handle_config(self: &Arc<Self>, config: &Config) {
+    pub(crate) fn handle_config(&self, config: &Arc<Config>) {
+        let turn = self.turn.lock();
         let mut table = Table::clone(&self.table.borrow());
-        let mut added = false;
+        table.config = config.clone();
         for entry in &config.targets {
             let Ok(name) = entry.target.parse::<TargetName>() else {
                 tracing::warn!(target = entry.target, "the configuration has a target with an impossible name");
@@ -104,33 +139,55 @@ impl Targets {
                 connection.handle_silent(config.silent.contains(&entry.target));
                 continue;
             }
-            let connection = Connection::new(self.mount.clone(), name.clone(), entry.clone());
-            connection.handle_silent(config.silent.contains(&entry.target));
             match name.kind {
-                TargetKind::Ost => self.add_osc(&mut table, name.index, connection),
-                _ => self.add_mdc(&mut table, name.index, connection),
+                // It is made when it is used.
+                TargetKind::Ost if self.registry.is_none() => {}
+                TargetKind::Ost => drop(self.add_osc(&mut table, name, entry)),
+                _ => self.add_mdc(&mut table, name, entry),
             }
-            added = true;
         }
-        if added && !self.table.borrow().closed {
+        if !self.table.borrow().closed {
             self.table.send_replace(Arc::new(table));
         }
+        drop(turn);
         if let Some(params) = &self.mount.params {
             self.settings.handle_config(params, config);
         }
     }
 
-    fn add_osc(&self, table: &mut Table, index: u32, connection: Connection) {
-        let osc = Osc::new(connection);
+    /// Makes an OST that the configuration has, unless another caller has just made it.
+    fn make_osc(&self, index: OstIndex) -> Option<Arc<Osc>> {
+        let _turn = self.turn.lock();
+        let mut table = Table::clone(&self.table.borrow());
+        if let Some(osc) = table.osts.get(&index.0) {
+            return Some(osc.clone());
+        }
+        let (name, entry) = (table.ost_name(index), table.ost_entry(index)?.clone());
+        let osc = self.add_osc(&mut table, name, &entry);
+        self.table.send_replace(Arc::new(table));
+        Some(osc)
+    }
+
+    fn connection(&self, config: &Config, name: TargetName, entry: &TargetEntry) -> Connection {
+        let connection = Connection::new(self.mount.clone(), name, entry.clone());
+        connection.handle_silent(config.silent.contains(&entry.target));
+        connection
+    }
+
+    fn add_osc(&self, table: &mut Table, name: TargetName, entry: &TargetEntry) -> Arc<Osc> {
+        let index = name.index;
+        let osc = Osc::new(self.connection(&table.config, name, entry));
         if let Some(registry) = &self.registry {
             osc.connection().import();
             registry.add_osc(&osc);
         }
-        table.osts.insert(index, osc);
+        table.osts.insert(index, osc.clone());
+        osc
     }
 
-    fn add_mdc(&self, table: &mut Table, index: u32, connection: Connection) {
-        let mdc = Mdc::new(connection);
+    fn add_mdc(&self, table: &mut Table, name: TargetName, entry: &TargetEntry) {
+        let index = name.index;
+        let mdc = Mdc::new(self.connection(&table.config, name, entry));
         if let Some(registry) = &self.registry {
             mdc.connection().import();
             registry.add_mdc(&mdc);
@@ -154,8 +211,10 @@ impl Targets {
 
     /// Writes back dirty data, disconnects from all targets, and fails callers that wait for one.
     pub(crate) async fn close(&self) {
-        let table = self.table();
-        self.table.send_replace(Arc::new(Table { closed: true, ..Table::default() }));
+        let table = {
+            let _turn = self.turn.lock();
+            self.table.send_replace(Arc::new(Table { closed: true, ..Table::default() }))
+        };
         join_all(table.osts.values().map(|osc| osc.close(FLUSH_DEADLINE))).await;
         join_all(table.mdts.values().map(|mdc| mdc.connection().disconnect())).await;
     }
