@@ -366,7 +366,7 @@ impl TargetHandler for Null {
 
     async fn disconnect(&self, _: &Arc<Export>) {}
 
-    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
+    async fn handle(&self, request: Box<ServerRequest>) -> Result<Response, Errno> {
         match request.opcode {
             Opcode::OstWrite => Ok(Response::new(&(request.pull().await?.len() as u64))),
             Opcode::OstRead => {

@@ -658,7 +658,7 @@ impl Service for Mdt {
     }
 }
 
-async fn handle_getattr(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
+async fn handle_getattr(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let r: Getattr = mdt.squash.decode(&request)?;
     let found = mdt.read(&r.cred, |cx| {
         let found = ops::getattr::getattr_if_allowed(cx, r.fid, r.access)?;
@@ -669,7 +669,7 @@ async fn handle_getattr(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respon
     Ok(Response::new(&found.await?))
 }
 
-async fn handle_lookup(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
+async fn handle_lookup(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let r: GetattrName = mdt.squash.decode(&request)?;
     let reply = mdt.read(&r.cred, |cx| {
         let found = match ops::getattr::lookup(cx, r.parent, &r.name) {
@@ -688,7 +688,7 @@ async fn handle_lookup(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respons
     Ok(Response::new(&reply.await?))
 }
 
-async fn handle_open(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
+async fn handle_open(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let r: Open = mdt.squash.decode(&request)?;
     if r.handle != 0 {
         return mdt.reopen(&request, &r).await;
@@ -700,13 +700,13 @@ async fn handle_open(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response,
     Ok(response)
 }
 
-async fn handle_close(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
+async fn handle_close(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let r: Close = request.decode()?;
     let attempt = || mdt.locks.with_locks(&request, |held| mdt.close(&request, &r, held));
     mdt.with_objects(&request, attempt).await
 }
 
-async fn handle_reint(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
+async fn handle_reint(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let reint: Reint = mdt.squash.decode(&request)?;
     let begun = mdt.target.rt().now();
     mdt.fault(&request, "mdt.reint.before_commit").await?;
@@ -717,7 +717,7 @@ async fn handle_reint(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response
     Ok(response)
 }
 
-async fn handle_readpage(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
+async fn handle_readpage(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let r: Readpage = mdt.squash.decode(&request)?;
     let is_open = mdt.opens.lock().has_open(request.export.cookie, r.fid);
     let Readpage { fid, cookie, max_bytes, with_attr, .. } = r;
@@ -734,7 +734,7 @@ async fn handle_readpage(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respo
     Ok(Response::new(&page.await?))
 }
 
-async fn handle_getxattr(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
+async fn handle_getxattr(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let r: Getxattr = mdt.squash.decode(&request)?;
     let value = mdt.read(&r.cred, |cx| match r.name.as_str() {
         "" => ops::xattr::list(cx, r.fid),
@@ -743,7 +743,7 @@ async fn handle_getxattr(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Respo
     Ok(Response::new(&XattrReply { value: value.await? }))
 }
 
-async fn handle_fid2path(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
+async fn handle_fid2path(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let r: Fid2path = mdt.squash.decode(&request)?;
     let paths = mdt.read(&r.cred, |cx| ops::fid2path::fid2path(cx, r.fid)).await?;
     Ok(Response::new(&Fid2pathReply { paths }))
@@ -775,7 +775,7 @@ async fn handle_statfs(mdt: &Arc<Mdt>) -> Result<Response, Errno> {
 const INODE_BYTES: u64 = 1024;
 
 /// ESTALE if the file does not exist: a crash may have taken it, and then nothing of it is durable.
-async fn handle_sync(mdt: &Arc<Mdt>, request: ServerRequest) -> Result<Response, Errno> {
+async fn handle_sync(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let r: Sync = request.decode()?;
     mdt.target.commit().await?;
     if !r.fid.is_zero() {

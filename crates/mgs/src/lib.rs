@@ -28,7 +28,9 @@ use async_trait::async_trait;
 use nacre_base::param::value::{Drawn, Fields, Value};
 use nacre_base::{Errno, Nid, TargetName, Time, Uuid};
 use nacre_osd::{Osd, OsdError, Table};
-use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
+use nacre_ptlrpc::{
+    Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing, Waiting,
+};
 use nacre_rt::Rt;
 use nacre_tgt::{Access, Handler, Service, Statistics, Target, TargetConfig, TargetError, line};
 use nacre_wire::Opcode;
@@ -203,14 +205,15 @@ impl Mgs {
     /// Waits until there may be news for a request, or its time is over: both lead to another look.
     async fn wait_for_news<T>(
         &self,
-        request: &ServerRequest,
+        request: &Waiting,
         news: &mut watch::Receiver<T>,
         deadline: Time,
     ) -> Result<(), Errno> {
         // Waiting for `abandoned` gives the slot of the lane to others, because there are fewer slots than clients.
+        let news = std::pin::pin!(news.changed());
         tokio::select! {
             biased;
-            _ = self.target.rt().timeout_at(deadline, news.changed()) => Ok(()),
+            _ = self.target.rt().timeout_at(deadline, news) => Ok(()),
             () = request.abandoned() => Err(Errno::ESHUTDOWN),
         }
     }
@@ -401,7 +404,7 @@ impl Service for Mgs {
 
 /// Answers when the configuration is newer than the client's, when other targets are silent, or when the client does not want
 /// to wait longer.
-async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+async fn config_read(mgs: &Arc<Mgs>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let asked: ConfigRead = request.decode()?;
     if mgs.leases.lock().handle_asking(request.export.client(), mgs.target.rt().now()) {
         mgs.end_lease(request.export.client());
@@ -413,8 +416,10 @@ async fn config_read(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
     let deadline = mgs.target.rt().now() + wait;
     let version = || mgs.configuration.read(|draft| config::version(draft, &asked.fsname)).map_err(logged);
     if asked.version == 0 || asked.version > version()? {
-        mgs.refresh(&request).await?;
+        // Boxed, because most of the requests that wait here for long do not need it.
+        Box::pin(mgs.refresh(&request)).await?;
     }
+    let request = request.into_waiting();
     loop {
         let mut changed = mgs.configuration.subscribe(&asked.fsname);
         let silent_version = mgs.heartbeats.lock().version();
@@ -460,7 +465,7 @@ async fn look_for_silent(mgs: Weak<Mgs>, rt: Rt) {
 }
 
 /// Tells a server which clients hold leases and whose lease has ended; at once if there is something to tell.
-async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+async fn read_leases(mgs: &Arc<Mgs>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let query: LeaseQuery = request.decode()?;
     let (export, rt) = (&request.export, mgs.target.rt());
     let listed = || async { Ok(mgs.is_listed(export.client(), export.client_name(), request.identity.nid).await?) };
@@ -476,6 +481,7 @@ async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
     let wait = Duration::from_millis(query.wait_ms.into()).min(WATCH_MAX);
     mgs.handle_heartbeat(request.identity.nid, &query, wait)?;
     mgs.tell_evicted(&request, evicted).await?;
+    let request = request.into_waiting();
     let mut ended = mgs.ended.subscribe();
     let deadline = rt.now() + wait;
     loop {
@@ -493,7 +499,7 @@ async fn read_leases(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response,
 
 /// Renews the leases of clients that have asked a router. A cookie is as good as a word of the client itself, because only the
 /// client and the routers on its way know it.
-async fn renew(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+async fn renew(mgs: &Arc<Mgs>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let Renewals { exports } = request.decode()?;
     let now = mgs.target.rt().now();
     let renewed = {
@@ -506,7 +512,7 @@ async fn renew(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno
 }
 
 /// Registers a target, or tells the person who starts it why not.
-async fn target_reg(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+async fn target_reg(mgs: &Arc<Mgs>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let target: TargetReg = request.decode()?;
     let object_seq = match mgs.change(&request, |draft| config::register(draft, &target, mgs.origin(&request))).await {
         Ok(object_seq) => object_seq,
@@ -521,12 +527,12 @@ async fn target_reg(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, 
     mgs.keep_reply(&request, Response::new(&TargetRegReply { object_seq, refused: None })).await
 }
 
-async fn set_param(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+async fn set_param(mgs: &Arc<Mgs>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let param: SetParam = request.decode()?;
     change(mgs, request, |tx| config::set_param(tx, mgs.target.params(), &param)).await
 }
 
-async fn replace_nids(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+async fn replace_nids(mgs: &Arc<Mgs>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let replaced: ReplaceNids = request.decode()?;
     change(mgs, request, |tx| config::replace_nids(tx, &replaced)).await
 }
@@ -534,7 +540,7 @@ async fn replace_nids(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response
 /// Makes a change that an administrator asks for; a refusal is answered with its reason.
 async fn change(
     mgs: &Arc<Mgs>,
-    request: ServerRequest,
+    request: Box<ServerRequest>,
     make: impl Fn(&mut Draft) -> Result<(), ConfigError>,
 ) -> Result<Response, Errno> {
     match mgs.change(&request, make).await {
@@ -555,7 +561,7 @@ impl Mgs {
     }
 }
 
-async fn seq_query(mgs: &Arc<Mgs>, request: ServerRequest) -> Result<Response, Errno> {
+async fn seq_query(mgs: &Arc<Mgs>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let asked: SeqQuery = request.decode()?;
     if !(1..=LEASE_MAX).contains(&asked.count) {
         return Err(Errno::EINVAL);

@@ -38,8 +38,7 @@ pub(crate) enum Moment {
 /// Everything that is attached to one import; made when the first thing is, or when the first request is counted.
 #[derive(Default)]
 pub(crate) struct Attached {
-    /// Hooks by [`Moment`].
-    hooks: Mutex<[Vec<Hook>; 4]>,
+    hooks: Mutex<Vec<(Moment, Hook)>>,
     recover: Mutex<Vec<RecoverHook>>,
     ask: OnceLock<ConnectHook>,
     connected: OnceLock<ConnectedHook>,
@@ -63,7 +62,8 @@ impl Attachments {
 
     /// The hooks that run at a moment.
     pub(crate) fn hooks(&self, at: Moment) -> Vec<Hook> {
-        self.0.get().map(|attached| attached.hooks.lock()[at as usize].clone()).unwrap_or_default()
+        let Some(attached) = self.0.get() else { return Vec::new() };
+        attached.hooks.lock().iter().filter(|(moment, _)| *moment == at).map(|(_, hook)| hook.clone()).collect()
     }
 
     pub(crate) fn recover_hooks(&self) -> Vec<RecoverHook> {
@@ -112,11 +112,16 @@ impl Attachments {
 
 impl Attached {
     pub(crate) fn add_hook(&self, at: Moment, hook: impl Fn() + Send + Sync + 'static) {
-        self.hooks.lock()[at as usize].push(Arc::new(hook));
+        let mut hooks = self.hooks.lock();
+        // Most imports have one hook, or one for each of three moments.
+        hooks.reserve_exact(1);
+        hooks.push((at, Arc::new(hook)));
     }
 
     pub(crate) fn add_recover_hook(&self, hook: impl Fn() -> Recovering + Send + Sync + 'static) {
-        self.recover.lock().push(Arc::new(hook));
+        let mut hooks = self.recover.lock();
+        hooks.reserve_exact(1);
+        hooks.push(Arc::new(hook));
     }
 
     /// Only the first pair counts.

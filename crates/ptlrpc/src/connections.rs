@@ -87,7 +87,7 @@ impl NodeShared {
     }
 
     /// Handles a connect. Returns it if it has to be handled again, because the client was evicted meanwhile.
-    async fn connect(&self, entry: &Arc<TargetEntry>, connect: Connect) -> Option<Connect> {
+    async fn connect(self: &Arc<Self>, entry: &Arc<TargetEntry>, connect: Connect) -> Option<Connect> {
         let Connect { header, request, reply_to } = connect;
         let from = Connecting { reply_to, connection: header.connection_count, xid: header.xid };
         let existing = entry.clients.lock().get(&request.client).cloned();
@@ -177,7 +177,7 @@ impl NodeShared {
             export.map(|export| export.of.clone())
         };
         let new = || Arc::new(ExportClient { uuid: request.client, name: request.client_name.as_str().into() });
-        targets.values().find_map(of_target).unwrap_or_else(new)
+        targets.iter().find_map(of_target).unwrap_or_else(new)
     }
 
     /// Returns whether the newcomer, at another NID, claims the place of a client that still answers at its own NID.
@@ -191,12 +191,13 @@ impl NodeShared {
         is_held
     }
 
-    pub(crate) fn add_export(&self, entry: &Arc<TargetEntry>, export: &Arc<Export>) {
+    pub(crate) fn add_export(self: &Arc<Self>, entry: &Arc<TargetEntry>, export: &Arc<Export>) {
         tracing::info!("{}: {} ({}) connected", entry.name, export.client_name(), export.nid());
         let before = entry.clients.lock().insert(export.clone());
         assert!(before.is_none(), "{export:?} comes in the place of {before:?}, which its target has not forgotten");
         let before = self.exports.write().insert(export.clone());
         assert!(before.is_none(), "{export:?} has the cookie of {before:?}");
+        self.start_service_timer();
         self.service_timer.arm(self.core.rt.now() + evictor::TICK);
         // If the target stopped just before, nobody else will close this export.
         if entry.stopped.load(Ordering::Acquire) {
@@ -284,11 +285,7 @@ impl NodeShared {
     /// Ends the service of a target. Its clients keep their records: this is a stop, not a disconnect.
     pub(crate) fn stop_target(&self, entry: &Arc<TargetEntry>) -> Vec<Arc<Export>> {
         entry.stopped.store(true, Ordering::Release);
-        let mut targets = self.targets.write();
-        if targets.get(&*entry.name).is_some_and(|e| Arc::ptr_eq(e, entry)) {
-            targets.remove(&*entry.name);
-        }
-        drop(targets);
+        self.remove_target(entry);
         let exports = std::mem::take(&mut *entry.clients.lock()).in_order();
         exports.iter().for_each(|e| self.drop_export(e));
         exports
@@ -321,11 +318,11 @@ impl NodeShared {
         let mut reached: FxHashMap<Network, bool> = FxHashMap::default();
         let mut is_cut_off = |network| !*reached.entry(network).or_insert_with(|| self.core.lnet.has_way_to(network));
         let mut see = |e: &Arc<Export>| {
-            let exempt = e.is_server() || self.leases.guards(e.client(), e.target()) || is_cut_off(e.nid().network);
+            let exempt = e.is_server() || self.leases().guards(e.client(), e.target()) || is_cut_off(e.nid().network);
             Seen { export: e.cookie, last_heard: e.last_heard(), exempt }
         };
         let seen: Vec<_> = exports.iter().map(&mut see).collect();
-        let silent = self.evictor.lock().handle_time(now, &seen, self.leases.mgs_heard());
+        let silent = self.evictor.lock().handle_time(now, &seen, self.leases().mgs_heard());
         let silent: Vec<_> = silent.into_iter().filter_map(|cookie| self.export(cookie)).collect();
         if !silent.is_empty() {
             drop(self.core.rt.spawn(self.clone().judge(silent)));
@@ -339,7 +336,7 @@ impl NodeShared {
         let (mut probed, asked): (Vec<_>, Vec<_>) = silent.into_iter().partition(|e| leases::is_mgs(e.target()));
         // A client may have an export at several targets of this node.
         let clients = BTreeSet::from_iter(asked.iter().map(|export| export.client()));
-        let held = self.leases.ask_for(&self.core.rt, Vec::from_iter(clients)).await;
+        let held = self.leases().ask_for(&self.core.rt, Vec::from_iter(clients)).await;
         let (spared, doubtful): (Vec<_>, Vec<_>) = asked.into_iter().partition(|e| held.contains(&e.client()));
         for export in spared {
             self.evictor.lock().handle_spared(export.cookie);
@@ -412,7 +409,7 @@ impl NodeShared {
     /// Closes the export of a client that is evicted, and has the MGS end the client's lease.
     async fn close_evicted(&self, export: &Arc<Export>) {
         if !leases::is_mgs(export.target()) {
-            leases::report_evicted(&self.leases, &self.core.rt, export.client());
+            leases::report_evicted(self.leases(), &self.core.rt, export.client());
         }
         self.close_export(export, "evicted").await;
     }

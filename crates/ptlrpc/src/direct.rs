@@ -29,7 +29,7 @@ impl RpcNode {
 
 impl NodeShared {
     async fn accept_directly(
-        &self,
+        self: &Arc<Self>,
         import: &ImportShared,
         attempt: &Attempt,
         client: Nid,

@@ -100,7 +100,7 @@ struct Asked {
     /// When the question was sent; `None` before the first.
     at: Option<Time>,
     /// The configuration; `None` if the MGS did not answer.
-    config: Option<Config>,
+    config: Option<Box<Config>>,
 }
 
 /// Pause between two questions to the MGS that unknown peers cause.
@@ -130,7 +130,8 @@ impl Servers {
         if who.nid == Nid::LO || self.known(lists) {
             return Ok(true);
         }
-        self.ask_now(lists).await
+        // Boxed, because each request whose sender is checked has room for what happens here, and hardly any needs it.
+        Box::pin(self.ask_now(lists)).await
     }
 
     /// Like [`Servers::is_server`], for any target whose kind gives one of the `wanted` roles.
@@ -153,7 +154,7 @@ impl Servers {
                 self.rt.sleep_until(at + ASK_PAUSE).await;
             }
             asked.at = Some(self.rt.now());
-            asked.config = (self.ask)().await.ok();
+            asked.config = (self.ask)().await.ok().map(Box::new);
         }
         asked.config.as_ref().map(|config| look(&config.targets)).ok_or(RpcError::TimedOut)
     }

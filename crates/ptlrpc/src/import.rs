@@ -814,10 +814,29 @@ struct Request {
     /// Encoded body.
     body: Bytes,
     inline: Payload,
-    header: RpcHeader,
+    fixed: Fixed,
     /// Data exposed for the server to pull, over all resends.
     source: Option<MdGuard>,
     sink: Option<SinkGuard>,
+}
+
+/// Header fields that are the same each time that the request is sent. A client may have many requests that wait, and a whole
+/// header is large.
+#[derive(Default)]
+struct Fixed {
+    flags: u32,
+    uid: u32,
+    gid: u32,
+    jobid: [u8; 32],
+    bulk_bytes: u32,
+    match_bits: u64,
+}
+
+impl Fixed {
+    fn header(&self) -> RpcHeader {
+        let Fixed { flags, uid, gid, jobid, bulk_bytes, match_bits } = *self;
+        RpcHeader { flags, uid, gid, jobid, bulk_bytes, match_bits, ..RpcHeader::default() }
+    }
 }
 
 impl Ongoing {
@@ -836,18 +855,18 @@ impl Ongoing {
         if bulk_len > BULK_MAX || body.len() + HEADER_BYTES + INLINE_MAX > MAX_PAYLOAD {
             return Err(RpcError::Status(Errno::E2BIG));
         }
-        let header = RpcHeader {
+        let fixed = Fixed {
             flags: (if options.high_priority { flags::HIGH_PRIORITY } else { 0 })
                 | (if options.recovery { flags::REPLAY } else { 0 }),
             uid: options.uid,
             gid: options.gid,
             jobid: options.jobid,
             bulk_bytes: bulk_len as u32,
-            ..RpcHeader::default()
+            match_bits: 0,
         };
         let replay = options.replay.then(|| {
             let data = if let Bulk::Send(data) = &options.bulk { data.clone() } else { Payload::new() };
-            let (header, body) = (header.clone(), body.clone());
+            let (header, body) = (fixed.header(), body.clone());
             Arc::new(Replayable { opcode, lane: options.lane, header, body, data, on_commit: options.on_commit })
         });
         let spec = Spec {
@@ -863,7 +882,7 @@ impl Ongoing {
         };
         let mut call = Ongoing::register(import, spec, body)?;
         let request = call.request();
-        request.header = header;
+        request.fixed = fixed;
         request.attach_bulk(options.bulk);
         if options.deadline.is_some() {
             import.arm(request.spec.give_up);
@@ -884,9 +903,8 @@ impl Ongoing {
         let xid = import.node.next_xid();
         s.calls.start(xid, spec.clone());
         drop(s);
-        let (import, header) = (import.clone(), RpcHeader::default());
-        let inline = Payload::new();
-        Ok(Ongoing(Some(Request { import, xid, spec, body, inline, header, source: None, sink: None })))
+        let (import, fixed, inline) = (import.clone(), Fixed::default(), Payload::new());
+        Ok(Ongoing(Some(Request { import, xid, spec, body, inline, fixed, source: None, sink: None })))
     }
 
     fn request(&mut self) -> &mut Request {
@@ -919,16 +937,16 @@ impl Request {
         match bulk {
             Bulk::None => {}
             Bulk::Send(data) if data.len() <= INLINE_MAX => {
-                self.header.flags |= flags::INLINE;
+                self.fixed.flags |= flags::INLINE;
                 self.inline = data;
             }
             Bulk::Send(data) => {
-                self.header.match_bits = self.xid;
+                self.fixed.match_bits = self.xid;
                 self.source = Some(lnet.expose_source(&[], self.xid, data));
             }
             Bulk::Receive { max_len } if max_len <= INLINE_MAX => {}
             Bulk::Receive { max_len } => {
-                self.header.match_bits = self.xid;
+                self.fixed.match_bits = self.xid;
                 self.sink = Some(lnet.expose_sink(&[], self.xid, max_len));
             }
         }
@@ -955,10 +973,16 @@ impl Request {
             match step {
                 Step::Wait => {}
                 Step::Send => self.send(),
-                Step::Done(result) => {
-                    if let Some(reply) = self.receive_bulk((*result)?).await? {
-                        return Ok(reply);
+                // It stays in its box, because the future of each call that waits has room for what happens here.
+                Step::Done(mut result) => {
+                    let expected = self.expected_bulk(&result);
+                    if expected > 0 {
+                        let Some(data) = self.receive_bulk(expected).await else { continue };
+                        if let Ok(reply) = &mut *result {
+                            reply.data = data;
+                        }
                     }
+                    return *result;
                 }
             }
         }
@@ -969,7 +993,7 @@ impl Request {
         let import = &self.import;
         let node = &import.node;
         let now = node.rt.now();
-        let mut header = self.header.clone();
+        let mut header = self.fixed.header();
         let mut s = import.state.lock();
         let connection = if self.spec.recovery { s.machine.recovery_connection() } else { s.machine.connection() };
         let Some(connection) = connection else { return };
@@ -1025,17 +1049,23 @@ impl Request {
         self.import.arm(deadline);
     }
 
-    /// Returns the reply with its bulk; `None` if the bulk was lost and the request has to be sent again.
-    async fn receive_bulk(&mut self, mut reply: Incoming) -> Result<Option<Incoming>, RpcError> {
-        let expected = reply.header.bulk_bytes as usize;
-        let Some(sink) = self.sink.as_mut().filter(|_| reply.header.status == 0 && expected > 0) else {
-            return Ok(Some(reply));
+    /// Bytes of bulk that belong to the reply and are not in it.
+    fn expected_bulk(&self, result: &Result<Incoming, RpcError>) -> usize {
+        match result {
+            Ok(reply) if self.sink.is_some() && reply.header.status == 0 => reply.header.bulk_bytes as usize,
+            _ => 0,
+        }
+    }
+
+    /// Returns the bulk of `expected` bytes; `None` if it was lost and the request has to be sent again.
+    async fn receive_bulk(&mut self, expected: usize) -> Option<Payload> {
+        let sink = self.sink.as_mut().expect("bulk is expected only if there is a place for it");
+        let received = {
+            let filled = std::pin::pin!(sink.filled());
+            self.import.node.rt.timeout(BULK_TIMEOUT, filled).await
         };
-        match self.import.node.rt.timeout(BULK_TIMEOUT, sink.filled()).await {
-            Ok(data) if data.len() == expected => {
-                reply.data = data;
-                Ok(Some(reply))
-            }
+        match received {
+            Ok(data) if data.len() == expected => Some(data),
             // The bulk did not come, or an earlier push, whose reply was lost, filled the sink with something else.
             other => {
                 tracing::debug!(
@@ -1044,10 +1074,10 @@ impl Request {
                     self.xid,
                     other.is_err()
                 );
-                let max_len = self.header.bulk_bytes as usize;
+                let max_len = self.fixed.bulk_bytes as usize;
                 self.sink = Some(self.import.node.lnet.expose_sink(&[], self.xid, max_len));
                 self.import.state.lock().calls.handle_incomplete(self.xid);
-                Ok(None)
+                None
             }
         }
     }

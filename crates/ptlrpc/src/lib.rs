@@ -89,6 +89,6 @@ pub use node::{RpcNode, ServedTarget};
 pub use params::PARAMS;
 pub use renewals::{Batch, ByRouter, Gathered, ROUTER_RENEWAL};
 pub use replay::{CommitCallback, Fate};
-pub use request::{Delivery, ServerRequest};
+pub use request::{Delivery, ServerRequest, Waiting};
 pub use target::{Response, TargetHandler};
 pub use window::{CongestionControl, Credits, FixedWindow, GrantRequest};

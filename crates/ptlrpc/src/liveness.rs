@@ -2,9 +2,8 @@
 
 use nacre_base::param::Params;
 use nacre_base::param::value::Reading;
-use nacre_base::{Time, Uuid};
+use nacre_base::{FxHashMap, Time, Uuid};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -168,7 +167,7 @@ impl Liveness {
 
 /// When each client of a node renewed its lease last.
 #[derive(Debug, Default)]
-pub(crate) struct Renewals(Mutex<BTreeMap<Uuid, Time>>);
+pub(crate) struct Renewals(Mutex<FxHashMap<Uuid, Time>>);
 
 impl Renewals {
     /// The MGS has answered a question that the client sent at `sent`. One that waited for long was sent before others.

@@ -22,15 +22,15 @@ use nacre_base::param::Params;
 use nacre_base::param::value::{Fields, Operations};
 use nacre_base::tally::Sums;
 use nacre_base::{Faults, FxHashMap, Nid, TargetKind, TargetName, Time, Uuid};
-use nacre_lnet::{IncomingPut, Lnet, Places, SimNet};
+use nacre_lnet::{IncomingPut, Lnet, Places, PortalHandler, SimNet};
 use nacre_rt::{Rt, Task};
 use nacre_wire::header::RpcKind;
 use nacre_wire::{Lane, Opcode};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use tokio::sync::oneshot;
 
 /// All RPC of one node (a process, or a simulated node): its imports, and the targets that it serves. Clones share the
@@ -42,20 +42,25 @@ pub(crate) struct NodeShared {
     pub(crate) core: Arc<NodeCore>,
     /// Timer of early replies and of the evictor.
     pub(crate) service_timer: Arc<Timer>,
+    /// True if that timer was started, because there was an export.
+    has_exported: AtomicBool,
     /// Exports with requests that may need early replies, by cookie, so that they are looked at in a fixed order.
     pub(crate) watched: Mutex<BTreeMap<u64, Weak<Export>>>,
     timer_tasks: Mutex<Vec<Task>>,
     next_import: AtomicU64,
     /// By id, so that walks over all imports go in a fixed order.
     imports: RwLock<BTreeMap<u64, Weak<ImportShared>>>,
-    pub(crate) targets: RwLock<BTreeMap<String, Arc<TargetEntry>>>,
+    /// In the order of their names.
+    pub(crate) targets: RwLock<Vec<Arc<TargetEntry>>>,
     pub(crate) exports: RwLock<ExportTable<u64, Export>>,
-    /// Request buffers of each lane, in the order of [`Lane::ALL`].
-    pub(crate) buffers: [Mutex<RequestBuffers<Arrived>>; Lane::ALL.len()],
+    /// Request buffers of each lane, in the order of [`Lane::ALL`], made when the lane is first used: most clients serve nothing
+    /// but callbacks, and idle ones get none.
+    buffers: [OnceLock<Box<Mutex<RequestBuffers<Arrived>>>>; Lane::ALL.len()],
     /// Places for exports, by the hosts of the clients.
     pub(crate) export_places: Places<Nid>,
     pub(crate) evictor: Mutex<Evictor>,
-    pub(crate) leases: Arc<Leases>,
+    /// Made for the first export, or when the MGS is first asked for leases.
+    leases: OnceLock<Arc<Leases>>,
     pub(crate) next_probe: Mutex<Time>,
     /// Probes whose reply is awaited, by xid, each with the NID that was probed: a reply from elsewhere is ignored.
     pub(crate) probes: Mutex<FxHashMap<u64, (Nid, oneshot::Sender<bool>)>>,
@@ -83,6 +88,7 @@ impl RpcNode {
         let node = Arc::new(NodeShared {
             core: Arc::new(NodeCore::new(rt, lnet, faults)),
             service_timer: Arc::new(Timer::new()),
+            has_exported: AtomicBool::new(false),
             watched: Mutex::default(),
             timer_tasks: Mutex::default(),
             next_import: AtomicU64::new(1),
@@ -92,7 +98,7 @@ impl RpcNode {
             buffers: Default::default(),
             export_places: Places::new(HOST_EXPORTS_MAX, EXPORTS_MAX),
             evictor: Mutex::default(),
-            leases: Arc::default(),
+            leases: OnceLock::new(),
             next_probe: Mutex::default(),
             probes: Mutex::default(),
             malformed: AtomicU64::new(0),
@@ -123,7 +129,7 @@ impl RpcNode {
         let core = self.0.core.clone();
         let liveness = core.liveness.clone();
         let (node, of_node, shown) = (Arc::downgrade(&self.0), Arc::downgrade(&self.0), Arc::downgrade(&self.0));
-        let max = move || node.upgrade().map_or(0, |node| node.buffers[0].lock().max());
+        let max = move || node.upgrade().map_or(0, |node| node.buffers(Lane::ALL[0]).lock().max());
         params.add_rw("req_buffers_max", max, move |text| {
             let max = text.parse().ok().filter(|max| *max <= BUFFERS_MAX);
             let max = max.ok_or_else(|| format!("{text:?} is not a number from 0 to {BUFFERS_MAX}"))?;
@@ -147,11 +153,11 @@ impl RpcNode {
         let node = Arc::downgrade(&self.0);
         let heartbeat: Heartbeat = Arc::new(move || {
             let Some(node) = node.upgrade() else { return (Vec::new(), NEWS_WAIT) };
-            let is_listed = |t: &&String| t.parse::<TargetName>().is_ok_and(|name| name.kind != TargetKind::Mgt);
-            let served = node.targets.read().keys().filter(is_listed).cloned().collect();
+            let is_listed = |t: &String| t.parse::<TargetName>().is_ok_and(|name| name.kind != TargetKind::Mgt);
+            let served = node.targets.read().iter().map(|t| t.name.to_string()).filter(is_listed).collect();
             (served, node.core.liveness.heartbeat().unwrap_or(NEWS_WAIT))
         });
-        leases::follow(&self.0.leases, self.rt(), ask, heartbeat)
+        leases::follow(self.0.leases(), self.rt(), ask, heartbeat)
     }
 
     /// The MGS has answered what this client asked at `sent`, and so renewed its lease.
@@ -173,7 +179,16 @@ impl RpcNode {
             }
         });
         let entry = Arc::new(TargetEntry::new(target, handler, self.0.core.random_nonzero(), spawn));
-        let before = self.0.targets.write().insert(target.to_owned(), entry.clone());
+        let before = {
+            let mut targets = self.0.targets.write();
+            match find(&targets, target) {
+                Ok(at) => Some(std::mem::replace(&mut targets[at], entry.clone())),
+                Err(at) => {
+                    targets.insert(at, entry.clone());
+                    None
+                }
+            }
+        };
         if let Some(before) = before {
             self.0.stop_target(&before);
         }
@@ -204,7 +219,7 @@ impl RpcNode {
         for import in self.0.imports() {
             import.disconnect().await;
         }
-        let targets: Vec<_> = self.0.targets.read().values().cloned().collect();
+        let targets = self.0.targets.read().clone();
         for target in targets {
             self.0.stop_target(&target);
         }
@@ -240,7 +255,7 @@ impl RpcNode {
     /// Load of a lane over all targets together, and the requests that it dropped.
     pub fn lane_counts(&self, lane: Lane) -> LaneCounts {
         let targets = self.0.targets.read();
-        targets.values().fold(LaneCounts::default(), |sum, t| sum.plus(t.lane_counts(lane)))
+        targets.iter().fold(LaneCounts::default(), |sum, t| sum.plus(t.lane_counts(lane)))
     }
 }
 
@@ -254,14 +269,15 @@ impl Deref for NodeShared {
 
 impl NodeShared {
     fn attach(self: &Arc<Self>) {
+        let node = Arc::downgrade(self);
+        let requests: Arc<dyn PortalHandler> = Arc::new(move |put: IncomingPut| {
+            let lane = Lane::ALL.into_iter().find(|lane| request_portal(*lane) == put.portal);
+            if let (Some(node), Some(lane)) = (node.upgrade(), lane) {
+                node.handle_put(lane, put);
+            }
+        });
         for lane in Lane::ALL {
-            let node = Arc::downgrade(self);
-            let handler = move |put: IncomingPut| {
-                if let Some(node) = node.upgrade() {
-                    node.handle_put(lane, put);
-                }
-            };
-            self.core.lnet.attach(request_portal(lane), Arc::new(handler));
+            self.core.lnet.attach(request_portal(lane), requests.clone());
             self.core.lnet.declare_purpose(request_portal(lane), purpose(lane));
         }
         let node = Arc::downgrade(self);
@@ -291,7 +307,6 @@ impl NodeShared {
             }
         }));
         self.start_timer(&self.core.deadlines.timer, NodeShared::handle_time);
-        self.start_timer(&self.service_timer, NodeShared::handle_service_time);
     }
 
     /// An import is gone.
@@ -303,6 +318,13 @@ impl NodeShared {
         let (node, timer, rt) = (Arc::downgrade(self), timer.clone(), self.core.rt.clone());
         let run = async move { timer.run(&rt, |now| node.upgrade().map(|n| fire(&n, now))).await };
         self.timer_tasks.lock().push(self.core.rt.spawn(run));
+    }
+
+    /// Starts the timer of the services, for the first export. A client has none while nobody calls its locks back.
+    pub(crate) fn start_service_timer(self: &Arc<Self>) {
+        if !self.has_exported.swap(true, Ordering::Relaxed) {
+            self.start_timer(&self.service_timer, NodeShared::handle_service_time);
+        }
     }
 
     fn stop_timers(&self) {
@@ -359,11 +381,21 @@ impl NodeShared {
         early.min(self.probe_silent(now))
     }
 
+    /// The leases of the clients of this node's targets.
+    pub(crate) fn leases(&self) -> &Arc<Leases> {
+        self.leases.get_or_init(Arc::default)
+    }
+
+    /// The request buffers of a lane.
+    pub(crate) fn buffers(&self, lane: Lane) -> &Mutex<RequestBuffers<Arrived>> {
+        self.buffers[lane as usize].get_or_init(Box::default)
+    }
+
     /// Each lane has so many request buffers from now on; 0 is one for whatever comes.
     fn set_request_buffers(self: &Arc<Self>, max: u32) {
         let now = self.core.rt.now();
         for lane in Lane::ALL {
-            let goes = self.buffers[lane as usize].lock().set_max(max, now);
+            let goes = self.buffers(lane).lock().set_max(max, now);
             self.take_waiting(lane, goes);
         }
     }
@@ -381,10 +413,8 @@ impl NodeShared {
     fn show_buffers(&self) -> Fields {
         let mut all = Fields::default();
         for lane in Lane::ALL {
-            let counts = self.buffers[lane as usize].lock().counts();
-            if counts.most == 0 {
-                continue;
-            }
+            let counts = self.buffers[lane as usize].get().map(|buffers| buffers.lock().counts());
+            let Some(counts) = counts.filter(|counts| counts.most > 0) else { continue };
             let mut fields = Fields::default();
             fields.push("used", counts.used);
             fields.push("most", counts.most);
@@ -415,20 +445,36 @@ impl NodeShared {
     }
 
     pub(crate) fn target(&self, name: &str) -> Option<Arc<TargetEntry>> {
-        self.targets.read().get(name).cloned()
+        let targets = self.targets.read();
+        find(&targets, name).ok().map(|at| targets[at].clone())
+    }
+
+    /// The target is no longer served, unless another one has its name.
+    pub(crate) fn remove_target(&self, entry: &Arc<TargetEntry>) {
+        let mut targets = self.targets.write();
+        if let Ok(at) = find(&targets, &entry.name)
+            && Arc::ptr_eq(&targets[at], entry)
+        {
+            targets.remove(at);
+        }
     }
 
     fn stats_of(&self, picks: impl Fn(&TargetEntry) -> bool) -> OpSums {
         let mut all = OpSums::default();
         let targets = self.targets.read();
-        targets.values().filter(|t| picks(t)).flat_map(|t| t.lanes()).for_each(|l| all.merge(&l.stats()));
+        targets.iter().filter(|t| picks(t)).flat_map(|t| t.lanes()).for_each(|l| all.merge(&l.stats()));
         all
     }
 }
 
+/// The place of a target by its name; the place where it belongs if it is not there.
+fn find(targets: &[Arc<TargetEntry>], name: &str) -> Result<usize, usize> {
+    targets.binary_search_by(|target| (*target.name).cmp(name))
+}
+
 impl BufferOwner for NodeShared {
     fn take_back(self: Arc<Self>, lane: Lane, buffer: Buffer) {
-        let next = self.buffers[lane as usize].lock().handle_done(buffer, self.core.rt.now());
+        let next = self.buffers(lane).lock().handle_done(buffer, self.core.rt.now());
         self.take_waiting(lane, next);
     }
 }

@@ -110,9 +110,32 @@ impl ServerRequest {
     /// (for a lock, for news) must wait for this too. The call also gives the request's slot in the lane to others, so
     /// that requests of those clients can be served, and keeps the waiting time out of the estimates.
     pub async fn abandoned(&self) {
-        self.arrival.handle_long_wait();
-        self.export.closed().await;
+        abandoned(&self.arrival, &self.export).await;
     }
+
+    /// Gives up the request's contents, which its handler has decoded, because it is going to wait for long. A server has many
+    /// requests that wait for news.
+    pub fn into_waiting(self: Box<Self>) -> Waiting {
+        Waiting { export: self.export, arrival: self.arrival }
+    }
+}
+
+/// A request whose handler waits, and no longer needs its contents.
+pub struct Waiting {
+    export: Arc<Export>,
+    arrival: Arc<Arrival>,
+}
+
+impl Waiting {
+    /// As [`ServerRequest::abandoned`].
+    pub async fn abandoned(&self) {
+        abandoned(&self.arrival, &self.export).await;
+    }
+}
+
+async fn abandoned(arrival: &Arrival, export: &Export) {
+    arrival.handle_long_wait();
+    export.closed().await;
 }
 
 /// Tells whether a request's data got through.

@@ -77,12 +77,19 @@ pub(crate) struct RequestLog {
 /// Replies on one lane that the client may not have seen.
 #[derive(Default)]
 struct Answered {
-    saved: BTreeMap<u64, (Tag, Payload)>,
+    /// All replies up to this xid have been seen.
+    last_xid: u64,
+    /// Made when the first reply is saved: most clients of a server never change anything.
+    saved: Option<Box<Saved>>,
+}
+
+/// Replies that are kept.
+#[derive(Default)]
+struct Saved {
+    by_xid: BTreeMap<u64, (Tag, Payload)>,
     bytes: usize,
     /// Xid of the saved reply of each modify slot.
     by_tag: FxHashMap<Tag, u64>,
-    /// All replies up to this xid have been seen.
-    last_xid: u64,
 }
 
 struct Running {
@@ -118,7 +125,7 @@ impl RequestLog {
             running.deadline = running.deadline.max(r.deadline);
             return Verdict::Running;
         }
-        if let Some((_, reply)) = answered.saved.get(&r.xid) {
+        if let Some((_, reply)) = answered.saved.as_ref().and_then(|saved| saved.by_xid.get(&r.xid)) {
             assert!(r.xid > answered.last_xid, "the reply to xid {} is kept, and the client has seen it", r.xid);
             return Verdict::Answered(reply.clone());
         }
@@ -145,7 +152,7 @@ impl RequestLog {
         // There may be more replays than replies that are kept. The target itself knows what was replayed.
         let is_known = running.replay && answered.is_full();
         if let Some(reply) = save.filter(|_| !is_known && xid > answered.last_xid) {
-            answered.save(xid, running.tag, reply);
+            answered.saved.get_or_insert_default().save(xid, running.tag, reply);
         }
         running.reply_to
     }
@@ -175,6 +182,10 @@ impl RequestLog {
     /// Early replies that are due, in the order of their xids, and when the next will be.
     pub(crate) fn handle_time(&mut self, now: Time) -> (Vec<Early>, Time) {
         use crate::adaptive_timeout::{AT_EARLY_MARGIN, extension};
+        if self.running.is_empty() {
+            // Most clients send a request and then none for long; the table of those that ran would stay.
+            self.running = FxHashMap::default();
+        }
         let (mut due, mut next) = (Vec::new(), Time::FAR_FUTURE);
         for (xid, r) in &mut self.running {
             // If the deadline has passed, the client has given up or missed an early reply: it will send the request
@@ -195,30 +206,36 @@ impl RequestLog {
 
 impl Answered {
     fn is_full(&self) -> bool {
-        self.saved.len() >= SAVED_MAX || self.bytes >= SAVED_BYTES_MAX
+        self.saved.as_ref().is_some_and(|saved| saved.by_xid.len() >= SAVED_MAX || saved.bytes >= SAVED_BYTES_MAX)
     }
 
+    fn handle_seen(&mut self, last_xid: u64) {
+        self.last_xid = self.last_xid.max(last_xid);
+        self.saved.iter_mut().for_each(|saved| saved.handle_seen(self.last_xid));
+    }
+}
+
+impl Saved {
     fn save(&mut self, xid: u64, tag: Tag, reply: Payload) {
         if tag != Tag(0)
             && let Some(before) = self.by_tag.insert(tag, xid)
         {
             // The client uses a slot again only after it has seen the slot's previous reply.
-            let replaced = self.saved.remove(&before);
+            let replaced = self.by_xid.remove(&before);
             let (_, replaced) = replaced.unwrap_or_else(|| panic!("xid {before} is the last of {tag:?} and not kept"));
             self.bytes -= replaced.len();
         }
         self.bytes += reply.len();
-        let before = self.saved.insert(xid, (tag, reply));
+        let before = self.by_xid.insert(xid, (tag, reply));
         assert!(before.is_none(), "xid {xid} was executed although its reply was kept");
         // Requests that were taken when there was room may all leave a reply.
-        let (tags, saved) = (self.by_tag.len(), self.saved.len());
+        let (tags, saved) = (self.by_tag.len(), self.by_xid.len());
         assert!(tags <= saved && saved <= SAVED_MAX + RUNNING_MAX, "{saved} replies are kept, {tags} of modify slots");
     }
 
     fn handle_seen(&mut self, last_xid: u64) {
-        self.last_xid = self.last_xid.max(last_xid);
-        while let Some(oldest) = self.saved.first_entry()
-            && *oldest.key() <= self.last_xid
+        while let Some(oldest) = self.by_xid.first_entry()
+            && *oldest.key() <= last_xid
         {
             let (xid, (tag, reply)) = oldest.remove_entry();
             self.bytes -= reply.len();
@@ -254,9 +271,9 @@ mod tests {
 
     /// Replies kept on the I/O lane, and those of modify slots among them.
     fn counts(log: &RequestLog) -> (usize, usize) {
-        let io = &log.lanes[Lane::Io as usize];
-        assert_eq!(io.bytes, io.saved.values().map(|(_, reply)| reply.len()).sum::<usize>());
-        (io.saved.len(), io.by_tag.len())
+        let Some(io) = &log.lanes[Lane::Io as usize].saved else { return (0, 0) };
+        assert_eq!(io.bytes, io.by_xid.values().map(|(_, reply)| reply.len()).sum::<usize>());
+        (io.by_xid.len(), io.by_tag.len())
     }
 
     fn reply(n: u8) -> Payload {

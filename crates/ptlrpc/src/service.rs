@@ -129,7 +129,7 @@ impl NodeShared {
             return self.take(lane, arrived, export, None);
         }
         let is_high = is_high_priority(&m.header) && may_have_high_priority(opcode);
-        let buffered = self.buffers[lane as usize].lock().handle_arrival(reply_to.nid, is_high, arrived, now);
+        let buffered = self.buffers(lane).lock().handle_arrival(reply_to.nid, is_high, arrived, now);
         if let Some((arrived, buffer)) = buffered {
             self.take(lane, arrived, export, Some(buffer));
         }
@@ -513,17 +513,21 @@ impl NodeShared {
 /// Lets the target answer a request: with the saved reply if it was executed before, otherwise by executing it.
 async fn handle(request: Box<ServerRequest>, ask_target: bool) -> Result<Response, Errno> {
     let export = request.export.clone();
-    let handler = &export.entry.handler;
-    let saved = if ask_target { handler.saved_reply(&export, request.xid(), request.tag()).await } else { None };
-    match saved {
-        Some(result) => {
-            if let Ok(reply) = &result {
-                handler.reconstruct(&request, reply).await;
-            }
-            result
-        }
-        None => handler.handle(*request).await,
+    // Boxed, because it is rare, and each request that waits has room for what is not.
+    if ask_target && let Some(result) = Box::pin(answer_again(&request)).await {
+        return result;
     }
+    export.entry.handler.handle(request).await
+}
+
+/// The reply to a request that was executed before the target's restart.
+async fn answer_again(request: &ServerRequest) -> Option<Result<Response, Errno>> {
+    let (export, handler) = (&request.export, &request.export.entry.handler);
+    let result = handler.saved_reply(export, request.xid(), request.tag()).await?;
+    if let Ok(reply) = &result {
+        handler.reconstruct(request, reply).await;
+    }
+    Some(result)
 }
 
 /// Times that a reply reports.

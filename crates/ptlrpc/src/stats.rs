@@ -32,8 +32,8 @@ struct Tallies {
 pub(crate) struct OpSums(BTreeMap<Opcode, Sums>);
 
 /// Tallies in the first block.
-const FIRST_BLOCK: usize = 4;
-const BLOCKS: usize = 4;
+const FIRST_BLOCK: usize = 1;
+const BLOCKS: usize = 6;
 const _: () = assert!(FIRST_BLOCK * ((1 << BLOCKS) - 1) >= Opcode::ALL.len(), "each opcode needs a tally");
 const _: () = assert!(Opcode::ALL.len() < u8::MAX as usize, "numbers of tallies are bytes");
 

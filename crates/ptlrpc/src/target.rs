@@ -43,7 +43,7 @@ pub trait TargetHandler: Send + Sync + 'static {
     }
 
     /// Executes a request: every opcode except connect, disconnect and ping.
-    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno>;
+    async fn handle(&self, request: Box<ServerRequest>) -> Result<Response, Errno>;
 
     /// Transno up to which changes of this client are durable. Goes into every reply.
     fn last_committed(&self, export: &Export) -> Transno;

@@ -40,7 +40,7 @@ impl Timer {
                 self.earlier.notified().await;
                 continue;
             }
-            if rt.timeout_at(next, self.earlier.notified()).await.is_ok() {
+            if rt.timeout_at(next, std::pin::pin!(self.earlier.notified())).await.is_ok() {
                 continue;
             }
             // A deadline armed from here on is seen, either by `fire` or in `next`.

@@ -144,8 +144,12 @@ impl Rt {
     }
 
     /// Runs `future` for at most `duration`. Returns its output, or [`Elapsed`] after dropping it.
-    pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Result<F::Output, Elapsed> {
-        self.timeout_at(self.now() + duration, future).await
+    pub fn timeout<F: Future>(
+        &self,
+        duration: Duration,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, Elapsed>> {
+        self.timeout_at(self.now() + duration, future)
     }
 
     /// As [`Rt::timeout`], until `deadline`.

@@ -42,7 +42,7 @@ pub struct Handler<S> {
     /// Roles that may ask for the operation.
     pub from: Roles,
     /// Function that executes it: `|s, r| Box::pin(ops::write::handle(s, r))`.
-    pub run: for<'a> fn(&'a Arc<S>, ServerRequest) -> HandlerFuture<'a>,
+    pub run: for<'a> fn(&'a Arc<S>, Box<ServerRequest>) -> HandlerFuture<'a>,
 }
 
 /// One line of a service's table.
@@ -51,7 +51,7 @@ pub const fn line<S>(
     stat: &'static str,
     access: Access,
     from: Roles,
-    run: for<'a> fn(&'a Arc<S>, ServerRequest) -> HandlerFuture<'a>,
+    run: for<'a> fn(&'a Arc<S>, Box<ServerRequest>) -> HandlerFuture<'a>,
 ) -> Handler<S> {
     Handler { opcode, stat, access, from, run }
 }
@@ -243,7 +243,7 @@ impl<S: Service> Dispatcher<S> {
         }
     }
 
-    async fn run(&self, line: &Line<S>, request: ServerRequest) -> Result<Response, Errno> {
+    async fn run(&self, line: &Line<S>, request: Box<ServerRequest>) -> Result<Response, Errno> {
         let rt = self.service.target().rt();
         let begun = rt.now();
         let result = (line.handler.run)(&self.service, request).await;
@@ -255,7 +255,7 @@ impl<S: Service> Dispatcher<S> {
 
     /// Executes a replay at its turn, unless it was executed before the crash. The replay fails if an object that it
     /// was based on has another version now, or is missing.
-    async fn replay(&self, line: &Line<S>, request: ServerRequest, turn: Turn) -> Result<Response, Errno> {
+    async fn replay(&self, line: &Line<S>, request: Box<ServerRequest>, turn: Turn) -> Result<Response, Errno> {
         let (export, delivery) = (request.export.clone(), request.delivery());
         let (xid, opcode, transno) = (request.xid(), request.opcode, request.header.transno);
         // A request without a tag may have been executed twice, because its first reply was lost. If only the first
@@ -385,7 +385,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         self.service.target().commit().await
     }
 
-    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
+    async fn handle(&self, request: Box<ServerRequest>) -> Result<Response, Errno> {
         let line = self.lines.get(&request.header.opcode).ok_or(Errno::EOPNOTSUPP)?;
         let handler = line.handler;
         if request.header.tag > MODIFY_RPCS_MAX {
@@ -394,7 +394,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         self.check_role(handler, &request).await?;
         if self.service.target().is_stopped() {
             return Err(match request.is_replay() {
-                true => self.refuse_poisoned(&request.export).await,
+                true => Box::pin(self.refuse_poisoned(&request.export)).await,
                 false => Errno::EIO,
             });
         }
@@ -404,14 +404,15 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         if !request.is_recovery() && !self.recovery.is_over() {
             return Err(Errno::EAGAIN);
         }
-        // Held until the request is executed: then the next replay has its turn.
+        // Held until the request is executed: then the next replay has its turn. What a recovery needs is boxed, because the
+        // future of each request that waits for a lock or for news has room for what is not.
         let admission = match request.is_recovery() {
             false => Admission::Now,
-            true => self.recovery.turn(&request).await?,
+            true => Box::pin(self.recovery.turn(&request)).await?,
         };
         match admission {
             Admission::Now => self.run(line, request).await,
-            Admission::Turn(turn) => self.replay(line, request, turn).await,
+            Admission::Turn(turn) => Box::pin(self.replay(line, request, turn)).await,
             // A client looks only at the status of the reply to a replay.
             Admission::Executed(result) => {
                 result.map(|()| Response::new(&()).with_transno(Transno(request.header.transno)))

@@ -90,10 +90,18 @@ pub trait Field: Sized {
     fn take(from: &mut Reader) -> Result<Self, WireError>;
 }
 
+/// Bytes that most messages do not exceed.
+const SMALL: usize = 256;
+
 /// The bytes of `message`.
 pub fn encode<M: Field>(message: &M) -> Bytes {
-    let mut out = Vec::with_capacity(256);
+    let mut out = Vec::with_capacity(SMALL);
     message.put(&mut out);
+    if out.capacity() == SMALL {
+        // A request is kept until it is answered, which may be long. Bytes of a vector with room to spare would need a second
+        // allocation anyway.
+        out.shrink_to_fit();
+    }
     out.into()
 }
 

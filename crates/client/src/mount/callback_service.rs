@@ -1,7 +1,7 @@
 //! The target that a mount serves for its servers. It passes callbacks about locks on to the holder of the locks of the
 //! calling server, which decides what a callback means.
 
-use nacre_base::{Errno, Tag, TargetName, Transno, Uuid, Xid};
+use nacre_base::{Errno, FxHashMap, Tag, TargetName, Transno, Uuid, Xid};
 use nacre_ptlrpc::{
     Export, Identity, Refusals, Response, Roles, ServedTarget, ServerRequest, Servers, Standing, TargetHandler,
 };
@@ -10,7 +10,6 @@ use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
 use nacre_wire::ldlm::{BlockingCallback, GlimpseCallback, GlimpseReply, LockVolume};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 /// Name of the service of callbacks among a node's services.
@@ -32,7 +31,7 @@ pub(crate) trait LockHolder: Send + Sync {
 /// The lock holders of a mount by target.
 #[derive(Default)]
 pub(crate) struct Callbacks {
-    holders: Mutex<BTreeMap<String, Weak<dyn LockHolder>>>,
+    holders: Mutex<FxHashMap<String, Weak<dyn LockHolder>>>,
     /// Keeps the service running.
     served: Mutex<Option<ServedTarget>>,
 }
@@ -129,7 +128,7 @@ impl TargetHandler for CallbackService {
 
     async fn disconnect(&self, _export: &Arc<Export>) {}
 
-    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
+    async fn handle(&self, request: Box<ServerRequest>) -> Result<Response, Errno> {
         let handler = TABLE.iter().find(|h| h.opcode == request.opcode).ok_or(Errno::EOPNOTSUPP)?;
         // The name was checked against the NID when the target connected.
         let target = request.export.client_name();

@@ -8,7 +8,7 @@ use nacre_ptlrpc::{Export, Response, ServerRequest};
 use nacre_wire::ldlm::Cancel;
 use std::sync::Arc;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let cancel: Cancel = request.decode()?;
     before_cancel(ost, &request.export, &cancel.handles).await;
     ost.locks.cancel(&request)

@@ -18,7 +18,7 @@ const ORPHANS_MAX: usize = 128;
 /// Most objects created by one request; the reply says how many were.
 const CREATE_COUNT_MAX: u32 = 4096;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let create: Create = request.decode()?;
     let count = affordable(ost, &create).await?;
     let mut successor = None;

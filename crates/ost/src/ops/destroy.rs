@@ -10,7 +10,7 @@ use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::Destroy;
 use std::sync::Arc;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let Destroy { mut fids } = request.decode()?;
     if fids.len() > DESTROY_COUNT_MAX {
         return Err(Errno::E2BIG);

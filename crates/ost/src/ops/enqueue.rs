@@ -10,7 +10,7 @@ use nacre_wire::attr::ObjectAttr;
 use nacre_wire::ldlm::{Enqueue, LockKind, enqueue_flags};
 use std::sync::Arc;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let enqueue: Enqueue = request.decode()?;
     if enqueue.kind != LockKind::Extent {
         return Err(Errno::EOPNOTSUPP);

@@ -11,7 +11,7 @@ use nacre_wire::ost::Fallocate;
 use nacre_wire::ost::fallocate_mode::{KEEP_SIZE, ZERO_RANGE};
 use std::sync::Arc;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let fallocate: Fallocate = request.decode()?;
     let (mode, grows) = match fallocate.mode {
         0 => (AllocateMode::Extend, true),

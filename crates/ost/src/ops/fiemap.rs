@@ -8,7 +8,7 @@ use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::{FIEMAP_MAX, Fiemap, FiemapExtent, FiemapReply};
 use std::sync::Arc;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let asked: Fiemap = request.decode()?;
     ost.objects.find(asked.fid).await?;
     let (extents, next) = ost.target.osd().extents(asked.fid, asked.offset, FIEMAP_MAX).await?;

@@ -6,7 +6,7 @@ use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::Getattr;
 use std::sync::Arc;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let Getattr { fid } = request.decode()?;
     let object = ost.objects.find(fid).await?;
     let record = ost.objects.record(&object).await?;

@@ -11,7 +11,7 @@ use nacre_wire::ldlm::EnqueueReply;
 use nacre_wire::ost::{GLIMPSES_MAX, Glimpse, GlimpseReply};
 use std::sync::Arc;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let Glimpse { fids } = request.decode()?;
     if fids.len() > GLIMPSES_MAX {
         return Err(Errno::EINVAL);

@@ -10,7 +10,7 @@ use nacre_wire::lfsck::{LFSCK_OBJECTS_MAX, ObjectAction, ObjectQuery, ObjectRepa
 use std::sync::Arc;
 
 /// Reports objects, as the query asks.
-pub(crate) async fn handle_query(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle_query(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let query: ObjectQuery = request.decode()?;
     let facts = check::query(&**ost.target.osd(), &query).await?;
     ost.lfsck.handle_query(&query, facts.objects.len(), ost.target.rt().wall());
@@ -18,7 +18,7 @@ pub(crate) async fn handle_query(ost: &Arc<ObjectService>, request: ServerReques
 }
 
 /// Carries out repairs.
-pub(crate) async fn handle_notify(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle_notify(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let ObjectRepairs { repairs } = request.decode()?;
     if repairs.len() > LFSCK_OBJECTS_MAX {
         return Err(Errno::E2BIG);

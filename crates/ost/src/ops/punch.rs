@@ -10,7 +10,7 @@ use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::Punch;
 use std::sync::Arc;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let punch: Punch = request.decode()?;
     let truncates = punch.end == u64::MAX;
     // No request may see a half-changed size, so a truncation runs alone, even if it makes the object longer.

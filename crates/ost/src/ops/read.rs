@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Number of extents of one request that are read at a time.
 const EXTENTS_AT_ONCE: usize = 16;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let read: Read = request.decode()?;
     let extents = extents::check(&read.extents)?;
     let object = ost.objects.find(read.fid).await?;

@@ -9,7 +9,7 @@ use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::{Seek, SeekReply};
 use std::sync::Arc;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let seek: Seek = request.decode()?;
     let object = ost.objects.find(seek.fid).await?;
     let ranges = RangeSet::single(Extent { start: seek.offset, end: u64::MAX });

@@ -10,7 +10,7 @@ use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::{Setattr, WriteReply};
 use std::sync::Arc;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let set: Setattr = request.decode()?;
     let object = ost.objects.find(set.fid).await?;
     let end = RangeSet::single(Extent { start: u64::MAX, end: u64::MAX });

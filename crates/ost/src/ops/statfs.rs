@@ -14,7 +14,7 @@ const OUT_OF_SPACE_BYTES: u64 = MIB;
 /// With fewer free objects than this the target also reports that it is full.
 const OUT_OF_OBJECTS: u64 = 32;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, _: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, _: Box<ServerRequest>) -> Result<Response, Errno> {
     let space = ost.space.statfs().await?;
     let mut state = ost.settings.state();
     if space.available_bytes < OUT_OF_SPACE_BYTES {

@@ -7,7 +7,7 @@ use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::Sync;
 use std::sync::Arc;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let Sync { fid } = request.decode()?;
     let is_durable = if fid.is_zero() {
         false

@@ -26,7 +26,7 @@ use nacre_wire::ost::{Niobuf, Write, WriteReply, niobuf_flags};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-pub(crate) async fn handle(ost: &Arc<ObjectService>, request: ServerRequest) -> Result<Response, Errno> {
+pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     // 1. Which data is to be written, and whether it may be.
     let write: Write = request.decode()?;
     let extents = extents::check(&write.extents)?;

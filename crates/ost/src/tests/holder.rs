@@ -141,7 +141,7 @@ impl TargetHandler for Callbacks {
 
     async fn disconnect(&self, _: &Arc<Export>) {}
 
-    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
+    async fn handle(&self, request: Box<ServerRequest>) -> Result<Response, Errno> {
         if matches!(*self.behaviour.lock(), Behaviour::IsSilent) {
             // Like a client whose node is stuck; the request ends when the server gives up.
             request.abandoned().await;

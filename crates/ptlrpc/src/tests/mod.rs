@@ -291,7 +291,7 @@ impl TargetHandler for TestTarget {
         self.clients.lock().remove(&export.cookie);
     }
 
-    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
+    async fn handle(&self, request: Box<ServerRequest>) -> Result<Response, Errno> {
         self.executed.fetch_add(1, Ordering::Relaxed);
         let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
         self.running_max.fetch_max(running, Ordering::Relaxed);

@@ -86,13 +86,14 @@ fn a_probe_is_answered_by_the_client_s_own_node_alone() {
         let next = w.server.node.0.core.next_xid();
         let forges = async {
             let mut probed = 0;
-            for _ in 0..2000 {
+            for _ in 0..4000 {
                 (next..next + 4).for_each(forge);
                 // Even a stranger that knows the xid of the probe must come from the client's node.
                 let known: Vec<u64> = w.server.node.0.probes.lock().keys().copied().collect();
                 probed += known.len();
                 known.into_iter().for_each(forge);
-                rt.sleep(Duration::from_micros(100)).await;
+                // Oftener than a probe takes from the server to the client and back.
+                rt.sleep(Duration::from_micros(10)).await;
             }
             probed
         };

@@ -265,7 +265,7 @@ impl FakeMgs {
 
 #[async_trait]
 impl Fake for FakeMgs {
-    async fn answer(&self, request: ServerRequest) -> Result<Response, Errno> {
+    async fn answer(&self, request: Box<ServerRequest>) -> Result<Response, Errno> {
         match request.opcode {
             Opcode::MgsTargetReg => {
                 self.registered.lock().push(request.decode()?);
@@ -336,7 +336,7 @@ impl FakeOst {
 
 #[async_trait]
 impl Fake for OstInner {
-    async fn answer(&self, request: ServerRequest) -> Result<Response, Errno> {
+    async fn answer(&self, request: Box<ServerRequest>) -> Result<Response, Errno> {
         let mut state = self.state.lock();
         if let Some(errno) = state.failure {
             return Err(errno);

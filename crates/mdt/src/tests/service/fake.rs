@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// A fake server's answers to requests.
 #[async_trait]
 pub(super) trait Fake: Send + Sync + 'static {
-    async fn answer(&self, request: ServerRequest) -> Result<Response, Errno>;
+    async fn answer(&self, request: Box<ServerRequest>) -> Result<Response, Errno>;
 }
 
 /// The target of a fake server.
@@ -37,7 +37,7 @@ impl<F: Fake> TargetHandler for Accepting<F> {
 
     async fn disconnect(&self, _: &Arc<Export>) {}
 
-    async fn handle(&self, request: ServerRequest) -> Result<Response, Errno> {
+    async fn handle(&self, request: Box<ServerRequest>) -> Result<Response, Errno> {
         self.0.answer(request).await
     }
 

@@ -266,7 +266,7 @@ impl HolderState {
 
 #[async_trait]
 impl Fake for HolderState {
-    async fn answer(&self, request: ServerRequest) -> Result<Response, Errno> {
+    async fn answer(&self, request: Box<ServerRequest>) -> Result<Response, Errno> {
         if self.inner.lock().manners == Manners::Silent {
             request.abandoned().await;
             return Err(Errno::ESHUTDOWN);
