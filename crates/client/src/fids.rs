@@ -46,13 +46,13 @@ impl FidRange {
 /// The source of FIDs of one mount.
 pub(crate) struct Fids {
     mgc: Arc<Mgc>,
-    fsname: String,
+    fsname: Box<str>,
     range: Mutex<FidRange>,
 }
 
 impl Fids {
     pub(crate) fn new(mgc: Arc<Mgc>, fsname: String) -> Fids {
-        Fids { mgc, fsname, range: Mutex::default() }
+        Fids { mgc, fsname: fsname.into(), range: Mutex::default() }
     }
 
     /// Allocates a FID that no file has or had. Waits for the MGS if a lease is needed.

@@ -11,7 +11,7 @@ use crate::lov::{Lov, merge};
 use crate::mount::Mount;
 use crate::mount::connection::Caller;
 use crate::mount::invalidate::{Invalidate, Invalidator};
-use crate::mount::targets::{self, Registry, Targets};
+use crate::mount::targets::{Registry, Targets};
 use crate::params;
 use crate::rules::{MountRules, Rules};
 use crate::statahead::Statahead;
@@ -119,7 +119,9 @@ pub enum MountError {
 /// [`Client::open`] and [`Client::create`] should be run to their end, or the file stays open at the MDT until unmount.
 pub struct Client {
     pub(crate) mount: Arc<Mount>,
-    config: MountConfig,
+    fsname: Box<str>,
+    /// See [`MountConfig::jobid`].
+    jobid: Box<str>,
     mgc: Arc<Mgc>,
     pub(crate) targets: Arc<Targets>,
     pub(crate) lmv: Lmv,
@@ -201,7 +203,7 @@ impl Client {
             }
         });
         match find_root(&mount.rt, &config, &mgc, &targets).await {
-            Ok(root) => Ok(Client::new(mount, config, mgc, targets, root)),
+            Ok(root) => Ok(Client::new(mount, &config, mgc, targets, root)),
             Err(e) => {
                 targets.close().await;
                 mgc.stop().await;
@@ -211,7 +213,7 @@ impl Client {
         }
     }
 
-    fn new(mount: Arc<Mount>, config: MountConfig, mgc: Arc<Mgc>, targets: Arc<Targets>, root: Fid) -> Arc<Client> {
+    fn new(mount: Arc<Mount>, config: &MountConfig, mgc: Arc<Mgc>, targets: Arc<Targets>, root: Fid) -> Arc<Client> {
         let lov = Arc::new(Lov::new(targets.clone()));
         let client = Client {
             lmv: Lmv::new(targets.clone()),
@@ -222,7 +224,8 @@ impl Client {
             posix_owners: Mutex::default(),
             lock_calls: Arc::default(),
             mount,
-            config,
+            fsname: config.fsname.as_str().into(),
+            jobid: config.jobid.as_str().into(),
             mgc,
             targets,
             root,
@@ -264,7 +267,7 @@ impl Client {
 
     /// The file system's name.
     pub fn fsname(&self) -> &str {
-        &self.config.fsname
+        &self.fsname
     }
 
     /// Name that tells this mount apart from others of the node, in the names of parameters.
@@ -292,7 +295,7 @@ impl Client {
     }
 
     pub(crate) fn caller(&self, cred: &Credentials) -> Caller {
-        Caller { uid: cred.uid, gid: cred.gid, jobid: expand_jobid(&self.config.jobid, cred) }
+        Caller { uid: cred.uid, gid: cred.gid, jobid: expand_jobid(&self.jobid, cred) }
     }
 
     /// The attributes of `name` in a directory.
@@ -699,7 +702,7 @@ async fn find_root(rt: &Rt, config: &MountConfig, mgc: &Arc<Mgc>, targets: &Arc<
     let newest = patience.wait(|| format!("{name} to register at the MGS"), has_mdt).await;
     let newest = newest.and_then(Result::ok).ok_or(MountError::MdtUnknown(name.clone()))?.clone();
     targets.handle_config(&newest);
-    rt.spawn(targets::follow(rt.clone(), Arc::downgrade(targets), mgc.import().clone(), changes));
+    targets.follow(mgc.import().clone(), changes);
 
     let mdc = targets.mdc(nacre_base::MdtIndex(0)).await.map_err(MountError::Refused)?;
     let recovers = || mdc.connection().import().waits_for_recovery();

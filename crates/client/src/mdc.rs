@@ -26,7 +26,7 @@ use nacre_wire::mds::{
 };
 use parking_lot::Mutex;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// Flags of an open that have no effect on a file that is open already.
@@ -38,7 +38,8 @@ pub(crate) struct Mdc {
     connection: Connection,
     pub(crate) lost: LostChanges,
     flocks: Mutex<flocks::HeldFlocks>,
-    inodes: Mutex<InodeCache>,
+    /// Made for the first request that may bring something to keep: most mounts of a site are idle.
+    inodes: OnceLock<Box<Mutex<InodeCache>>>,
     /// True while the import sends pings, because this client holds locks.
     kept_alive: AtomicBool,
     rpc_stats: RpcStats,
@@ -54,7 +55,7 @@ impl Mdc {
             connection,
             lost: LostChanges::default(),
             flocks: Mutex::default(),
-            inodes: Mutex::default(),
+            inodes: OnceLock::new(),
             kept_alive: AtomicBool::new(false),
             rpc_stats,
             upkeep: AtomicBool::new(false),
@@ -76,7 +77,7 @@ impl Mdc {
 
     /// The cache of inodes and names.
     pub(crate) fn inodes(&self) -> parking_lot::MutexGuard<'_, InodeCache> {
-        self.inodes.lock()
+        self.inodes.get_or_init(Box::default).lock()
     }
 
     /// The root directory.
@@ -87,7 +88,7 @@ impl Mdc {
 
     /// Attributes by FID.
     pub(crate) async fn getattr(&self, caller: &Caller, cred: &Credentials, fid: Fid) -> Result<AttrReply, Errno> {
-        let known = self.inodes.lock().attr(fid, self.now());
+        let known = self.inodes().attr(fid, self.now());
         match known {
             Some(known) => Ok(known),
             None => self.ask_attr(caller, cred, fid, 0).await,
@@ -106,7 +107,7 @@ impl Mdc {
         if known.is_complete() {
             return Ok(known.clone());
         }
-        let is_newest = self.inodes.lock().is_newest_layout(fid, known.generation, self.now());
+        let is_newest = self.inodes().is_newest_layout(fid, known.generation, self.now());
         if is_newest == Some(true) {
             return Ok(known.clone());
         }
@@ -116,7 +117,7 @@ impl Mdc {
 
     /// Checks whether the caller may do what `access` says; EACCES if not.
     pub(crate) async fn access(&self, caller: &Caller, cred: &Credentials, fid: Fid, access: u32) -> Result<(), Errno> {
-        let known = self.inodes.lock().access(fid, cred, access, self.now());
+        let known = self.inodes().access(fid, cred, access, self.now());
         match known {
             Some(true) => Ok(()),
             Some(false) => Err(Errno::EACCES),
@@ -140,7 +141,7 @@ impl Mdc {
         parent: Fid,
         name: &[u8],
     ) -> Result<AttrReply, Errno> {
-        let look = || self.inodes.lock().lookup(cred, parent, name, self.now());
+        let look = || self.inodes().lookup(cred, parent, name, self.now());
         let answer = match look() {
             Answer::AskAcl => {
                 match self.getxattr(caller, cred, parent, inodes::ACL).await {
@@ -183,7 +184,7 @@ impl Mdc {
             return Err(Errno::EPROTO);
         }
         let fid = reply.attr.fid;
-        self.inodes.lock().opened(fid, reply.handle, body.flags & !ONLY_ONCE);
+        self.inodes().opened(fid, reply.handle, body.flags & !ONLY_ONCE);
         let known = AttrReply { attr: reply.attr.clone(), layout: reply.layout.clone(), lock: reply.lock.clone() };
         if header.transno == 0 {
             changing.nothing_happened(|inodes, asked, now| inodes.keep(asked, &known, now));
@@ -214,7 +215,7 @@ impl Mdc {
         }
         let mut file = Some(body.parent);
         if !body.name.is_empty() {
-            file = self.inodes.lock().name(body.parent, &body.name).flatten();
+            file = self.inodes().name(body.parent, &body.name).flatten();
             if body.flags & O_CREAT != 0 {
                 parts.push(Part::Name(body.parent, body.name.clone()));
             }
@@ -226,15 +227,15 @@ impl Mdc {
     /// Closes a handle. A handle that the MDT does not know, because it was restarted, counts as closed.
     pub(crate) async fn close(&self, caller: &Caller, body: &Close) -> Result<(), Errno> {
         assert_ne!(body.handle, 0, "{} is closed at the MDT, which does not know that it is open", body.fid);
-        self.inodes.lock().closing(body.fid, body.handle);
+        self.inodes().closing(body.fid, body.handle);
         let closed = self.send_close(caller, body).await;
-        self.inodes.lock().closed(body.fid, body.handle, self.now());
+        self.inodes().closed(body.fid, body.handle, self.now());
         self.send_out();
         closed
     }
 
     async fn send_close(&self, caller: &Caller, body: &Close) -> Result<(), Errno> {
-        let has_news = self.inodes.lock().close_changes(body);
+        let has_news = self.inodes().close_changes(body);
         let changing = self.begin_change(if has_news { vec![Part::Inode(body.fid)] } else { Vec::new() });
         match self.connection.call::<()>(Opcode::MdsClose, body, self.changing(caller, [body.fid])).await {
             Ok(reply) => {
@@ -254,7 +255,7 @@ impl Mdc {
 
     /// Entries of a directory.
     pub(crate) async fn readpage(&self, caller: &Caller, body: &Readpage) -> Result<ReadpageReply, Errno> {
-        if let Some(page) = self.inodes.lock().page(body, self.now()) {
+        if let Some(page) = self.inodes().page(body, self.now()) {
             return Ok(page);
         }
         let asking = self.ask();
@@ -338,7 +339,7 @@ impl Mdc {
         let back = if exchanges { replaced_directory } else { 0 };
         let nameless = reply.replaced.as_ref().filter(|attr| attr.nlink == 0).map(|attr| attr.fid);
         // A rename leaves the layout as it is, and its reply has everything else.
-        let layout = if moved.is_file() { self.inodes.lock().believed_layout(moved.fid) } else { Some(None) };
+        let layout = if moved.is_file() { self.inodes().believed_layout(moved.fid) } else { Some(None) };
         let known = layout.map(|layout| AttrReply { attr: moved.clone(), layout, lock: None });
         let (moved, replaced) = (moved.fid, reply.replaced.map(|attr| attr.fid));
         let effect = Effect {
@@ -367,7 +368,7 @@ impl Mdc {
 
     /// The parts that a change will change, as far as that is known before; `victim` may lose its last name.
     fn parts_of(&self, record: &ReintRecord, victim: Option<Fid>) -> Vec<Part> {
-        let inodes = self.inodes.lock();
+        let inodes = self.inodes();
         let entry = |directory: Fid, name: &Bytes| {
             let named = inodes.name(directory, name).flatten();
             let victim = victim.filter(|victim| named != Some(*victim));
@@ -395,7 +396,7 @@ impl Mdc {
         fid: Fid,
         name: &str,
     ) -> Result<Bytes, Errno> {
-        if let Some(known) = self.inodes.lock().xattr(fid, cred, name, self.now()) {
+        if let Some(known) = self.inodes().xattr(fid, cred, name, self.now()) {
             return known.ok_or(Errno::ENODATA);
         }
         let asking = self.ask();

@@ -19,7 +19,6 @@ use nacre_wire::mgs::{
 };
 use nacre_wire::{Field, Opcode};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -29,7 +28,8 @@ pub struct Mgc {
     node: RpcNode,
     import: Arc<Import>,
     client: Uuid,
-    watched: Mutex<BTreeMap<String, Watched>>,
+    /// One for most: a client or a target is of one file system.
+    watched: Mutex<Vec<Watched>>,
     /// Set at servers.
     leases: Mutex<Option<LeasesFollowed>>,
     /// Other nodes that may serve the targets that register here.
@@ -111,13 +111,16 @@ impl Mgc {
     /// The configuration, kept current by a task of this Mgc. Version 0 until the MGS has answered once.
     pub fn watch(self: &Arc<Self>, fsname: &str) -> watch::Receiver<Arc<Config>> {
         let mut watched = self.watched.lock();
-        let entry = watched.entry(fsname.to_owned()).or_insert_with(|| {
-            let empty = Config { fsname: fsname.to_owned(), ..Config::default() };
-            let sender = Arc::new(watch::channel(Arc::new(empty)).0);
-            let task = self.node.rt().spawn(follow(Arc::downgrade(self), self.node.clone(), sender.clone()));
-            Watched { sender, task }
-        });
-        entry.sender.subscribe()
+        if let Some(known) = watched.iter().find(|watched| watched.sender.borrow().fsname == fsname) {
+            return known.sender.subscribe();
+        }
+        let empty = Config { fsname: fsname.to_owned(), ..Config::default() };
+        let (sender, receiver) = watch::channel(Arc::new(empty));
+        let sender = Arc::new(sender);
+        let task = self.node.rt().spawn(follow(Arc::downgrade(self), self.node.clone(), sender.clone()));
+        watched.reserve_exact(1);
+        watched.push(Watched { sender, task });
+        receiver
     }
 
     /// The servers of the file system, to check whether a peer is one.
@@ -270,7 +273,7 @@ impl Mgc {
     /// Ends the watching tasks and disconnects.
     pub async fn stop(&self) {
         let watched = std::mem::take(&mut *self.watched.lock());
-        watched.values().for_each(|w| w.task.abort());
+        watched.iter().for_each(|w| w.task.abort());
         *self.leases.lock() = None;
         self.node.end_lease(self.client);
         self.import.disconnect().await;

@@ -51,7 +51,8 @@ pub struct Node(Arc<Shared>);
 
 struct Shared {
     rpc: RpcNode,
-    params: Params,
+    /// Made when it is first asked for: thousands of simulated clients have parameters that nobody reads.
+    params: OnceLock<Params>,
     faults: Faults,
     roles: Mutex<Roles>,
     /// The console of a node that takes part in tests of the network.
@@ -91,6 +92,20 @@ impl Roles {
     }
 }
 
+/// Parameters that a node has without any role.
+fn own_params(rpc: &RpcNode) -> Params {
+    let params = Params::new();
+    // Parameters of roles that the node does not have are declared, too, because its MGS may be asked to keep them.
+    DECLARED.iter().for_each(|table| params.declare(table));
+    rpc.list_in(&params);
+    let (canceled, called_back) = (rpc.clone(), rpc.clone());
+    params.add("ldlm.services.ldlm_canceld.stats", move || canceled.cancels());
+    params.add("ldlm.services.ldlm_cbd.stats", move || {
+        called_back.service_operations(nacre_client::CALLBACK_SERVICE, &[])
+    });
+    params
+}
+
 impl Node {
     /// A node without roles on a simulated network, as `number`.
     pub fn simulated(rt: Rt, net: &SimNet, number: u32) -> Node {
@@ -101,16 +116,8 @@ impl Node {
     /// Makes a node without roles on this network. `faults` are the fault points of its RPC and of its roles.
     pub fn new(rt: Rt, lnet: Lnet, faults: Faults) -> Node {
         let rpc = RpcNode::new(rt, lnet, faults.clone());
-        let params = Params::new();
-        // Parameters of roles that the node does not have are declared, too, because its MGS may be asked to keep them.
-        DECLARED.iter().for_each(|table| params.declare(table));
-        rpc.list_in(&params);
-        let (canceled, called_back) = (rpc.clone(), rpc.clone());
-        params.add("ldlm.services.ldlm_canceld.stats", move || canceled.cancels());
-        params.add("ldlm.services.ldlm_cbd.stats", move || {
-            called_back.service_operations(nacre_client::CALLBACK_SERVICE, &[])
-        });
-        Node(Arc::new(Shared { rpc, params, faults, roles: Mutex::default(), console: OnceLock::new() }))
+        let (params, console) = Default::default();
+        Node(Arc::new(Shared { rpc, params, faults, roles: Mutex::default(), console }))
     }
 
     /// RPC layer of the node.
@@ -130,7 +137,7 @@ impl Node {
 
     /// Parameters of the node and all its roles.
     pub fn params(&self) -> &Params {
-        &self.0.params
+        self.0.params.get_or_init(|| own_params(&self.0.rpc))
     }
 
     /// Fault points of the node and its roles.

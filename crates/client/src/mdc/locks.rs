@@ -32,13 +32,13 @@ pub(super) struct Asking<'a> {
 impl Asking<'_> {
     /// Keeps the contents of the reply.
     pub(super) fn keep<T>(&self, keep: impl FnOnce(&mut InodeCache, Asked, Time) -> T) -> T {
-        keep(&mut self.mdc.inodes.lock(), self.asked, self.mdc.now())
+        keep(&mut self.mdc.inodes(), self.asked, self.mdc.now())
     }
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.mdc.inodes.lock().end(self.asked, self.mdc.now());
+        self.mdc.inodes().end(self.asked, self.mdc.now());
         self.mdc.keep_alive();
         self.mdc.send_out();
         self.mdc.wake_upkeep();
@@ -87,12 +87,12 @@ impl Changing<'_> {
 impl Mdc {
     /// Begins a request whose reply may be kept; to be called before it is sent.
     pub(super) fn ask(&self) -> Asking<'_> {
-        Asking { mdc: self, asked: self.inodes.lock().begin() }
+        Asking { mdc: self, asked: self.inodes().begin() }
     }
 
     /// Begins a request that changes `parts`; to be called before it is sent.
     pub(super) fn begin_change(&self, parts: Vec<Part>) -> Changing<'_> {
-        Changing(Asking { mdc: self, asked: self.inodes.lock().begin_change(parts) })
+        Changing(Asking { mdc: self, asked: self.inodes().begin_change(parts) })
     }
 
     pub(super) fn now(&self) -> Time {
@@ -104,7 +104,7 @@ impl Mdc {
     fn keep_alive(&self) {
         // Kept until the import knows. Otherwise the word of a task that saw no lock could come after that of a task that
         // saw the next one, and pings would end while that lock is held.
-        let inodes = self.inodes.lock();
+        let inodes = self.inodes();
         let holds = inodes.locks().lock_count() > 0;
         if self.kept_alive.swap(holds, Ordering::Relaxed) != holds {
             self.connection.import().set_keep_alive(holds);
@@ -127,7 +127,7 @@ impl Mdc {
     /// Gives back locks that are too old or too many. Returns when to look again; none without locks, which ends the
     /// task.
     fn keep_up(&self) -> Option<Time> {
-        let look = || self.inodes.lock().keep_up(self.connection.lock_volume(), self.now());
+        let look = || self.inodes().keep_up(self.connection.lock_volume(), self.now());
         let mut next = look();
         self.send_out();
         if next.is_none() {
@@ -140,7 +140,7 @@ impl Mdc {
 
     /// Sends the messages of the inode cache, in a task.
     pub(super) fn send_out(&self) {
-        let out = self.inodes.lock().take_out();
+        let out = self.inodes().take_out();
         let Some(me) = self.me.upgrade().filter(|_| !out.is_empty()) else { return };
         self.connection.mount().rt.spawn(async move { me.give_back(out).await });
     }
@@ -157,14 +157,14 @@ impl Mdc {
         }
         let mut converts = Vec::new();
         while !givings.is_empty() {
-            let told = |g: &Giving| (g.resource, self.inodes.lock().notice(g));
+            let told = |g: &Giving| (g.resource, self.inodes().notice(g));
             notices.extend(givings.iter().map(told));
             // A client that removes an inode's last name waits for this lock: an inode open under it is opened at the MDT
             // before.
             opens.extend(givings.iter().filter(|g| g.keep & LOOKUP == 0).map(|g| g.resource));
             let (notices, opens) = (std::mem::take(&mut notices), std::mem::take(&mut opens));
             futures_util::future::join(self.tell(&notices), self.open_all_for_real(opens)).await;
-            let mut inodes = self.inodes.lock();
+            let mut inodes = self.inodes();
             for giving in std::mem::take(&mut givings) {
                 match inodes.given(&giving) {
                     Given::Send if giving.keep == 0 => cancels.push(giving.id),
@@ -205,7 +205,7 @@ impl Mdc {
         let body = Cancel { handles: ids.iter().map(|id| id.0).collect() };
         // If it fails, the server has evicted this client, or will do so.
         let _ = self.connection.call::<()>(Opcode::LdlmCancel, &body, giving_back()).await;
-        let mut inodes = self.inodes.lock();
+        let mut inodes = self.inodes();
         ids.iter().for_each(|id| inodes.settled(*id));
     }
 
@@ -213,12 +213,12 @@ impl Mdc {
         assert_ne!(keep, 0, "{id:?} is converted to nothing, and not cancelled");
         let body = Convert { handle: id.0, bits: keep };
         let _ = self.connection.call::<()>(Opcode::LdlmConvert, &body, giving_back()).await;
-        self.inodes.lock().settled(id);
+        self.inodes().settled(id);
     }
 
     /// The MDT has dropped all locks of this client.
     fn lose_locks(&self) {
-        self.inodes.lock().lose();
+        self.inodes().lose();
         self.flocks.lock().lose();
         self.send_out();
     }
@@ -240,17 +240,17 @@ impl LockOwner for Mdc {
     }
 
     fn with_locks(&self, look: &mut dyn FnMut(&LockCache, &LruLimits)) {
-        let mut inodes = self.inodes.lock();
+        let mut inodes = self.inodes();
         let limits = *inodes.limits_mut();
         look(inodes.locks(), &limits);
     }
 
     fn set_limits(&self, change: &mut dyn FnMut(&mut LruLimits)) {
-        change(self.inodes.lock().limits_mut());
+        change(self.inodes().limits_mut());
     }
 
     fn clear_locks(&self) {
-        self.inodes.lock().clear();
+        self.inodes().clear();
         self.send_out();
     }
 }
@@ -269,7 +269,7 @@ impl Observer for Mdc {
     }
 
     fn recover(self: Arc<Self>) -> Recovering {
-        self.inodes.lock().lose_locks();
+        self.inodes().lose_locks();
         self.send_out();
         Box::pin(async move {
             self.reopen().await?;
@@ -280,7 +280,7 @@ impl Observer for Mdc {
 
 impl LockHolder for Mdc {
     fn handle_blocking(self: Arc<Self>, callback: &BlockingCallback) -> Result<(), Errno> {
-        let answer = self.inodes.lock().handle_blocking(callback);
+        let answer = self.inodes().handle_blocking(callback);
         self.send_out();
         answer
     }

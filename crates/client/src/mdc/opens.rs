@@ -20,7 +20,7 @@ const OWN_NUMBER: u64 = 1 << 63;
 impl Mdc {
     /// Opens by FID. The handle is 0 if the MDT was not asked; such an open is ended by [`Mdc::close_locally`].
     pub(crate) async fn open_by_fid(&self, caller: &Caller, body: &Open) -> Result<OpenReply, Errno> {
-        let look = || self.inodes.lock().open(body.parent, &body.cred, body.flags, self.now());
+        let look = || self.inodes().open(body.parent, &body.cred, body.flags, self.now());
         let answer = match look() {
             Answer::AskAcl => match self.getxattr(caller, &body.cred, body.parent, inodes::ACL).await {
                 Ok(_) | Err(Errno::ENODATA) => look(),
@@ -38,8 +38,8 @@ impl Mdc {
     /// attributes.
     pub(crate) async fn close_locally(&self, caller: &Caller, body: &Close, flags: u32) -> Result<(), Errno> {
         assert_eq!(body.handle, 0, "the MDT knows that {} is open, which is closed without it", body.fid);
-        let has_news = self.inodes.lock().close_changes(body);
-        let handles = self.inodes.lock().close_locally(body.fid, flags, self.now());
+        let has_news = self.inodes().close_changes(body);
+        let handles = self.inodes().close_locally(body.fid, flags, self.now());
         self.send_out();
         let mut closed = Ok(());
         if has_news {
@@ -61,7 +61,7 @@ impl Mdc {
             _ => return None,
         };
         let (known, ask) = {
-            let inodes = self.inodes.lock();
+            let inodes = self.inodes();
             (inodes.name(directory, name), inodes.any_open_locally())
         };
         match known {
@@ -75,7 +75,7 @@ impl Mdc {
     pub(super) async fn open_for_real(&self, fid: Option<Fid>) {
         let Some(fid) = fid else { return };
         for _ in 0..RETRIES {
-            let Some(wanted) = self.inodes.lock().lacks_handle(fid) else { return };
+            let Some(wanted) = self.inodes().lacks_handle(fid) else { return };
             // The program's permission was checked when it opened the inode. Nothing that other requests wait for may
             // delay this request, not even a modify slot: so the MDT does not keep the reply, and recognises a repeated
             // request by the handle's number.
@@ -85,7 +85,7 @@ impl Mdc {
                 tracing::debug!(%fid, %error, "what is open here may be destroyed");
                 return;
             }
-            let arrived = self.inodes.lock().take_handle(fid, wanted, handle);
+            let arrived = self.inodes().take_handle(fid, wanted, handle);
             match arrived {
                 Arrived::Kept => return,
                 Arrived::Stale => {}
@@ -107,7 +107,7 @@ impl Mdc {
     pub(super) async fn reopen(&self) -> Result<(), RpcError> {
         // The handles have numbers of this client's choice from now on, so that a repeated request opens the inode only
         // once.
-        let handles = self.inodes.lock().reopened(|| self.own_number());
+        let handles = self.inodes().reopened(|| self.own_number());
         for (fid, handle, flags) in handles {
             self.send_reopen(fid, handle, flags).await?;
         }
@@ -158,7 +158,7 @@ impl Mdc {
     /// As [`Mdc::open_for_real`], for a caller whose request was refused although an open file or directory allows it.
     /// Returns whether to try again.
     pub(crate) async fn is_open_for_real(&self, fid: Fid) -> bool {
-        let lacks = self.inodes.lock().lacks_handle(fid).is_some();
+        let lacks = self.inodes().lacks_handle(fid).is_some();
         self.open_for_real(Some(fid)).await;
         lacks
     }

@@ -13,11 +13,11 @@ use nacre_wire::{Field, Lane, Opcode};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// The program that a call is made for, for scheduling and accounting at the server.
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,7 +106,9 @@ pub(crate) struct Connection {
     import: OnceLock<Arc<Import>>,
     observer: OnceLock<Weak<dyn Observer>>,
     standing: Arc<Mutex<Standing>>,
-    active: watch::Sender<bool>,
+    is_active: AtomicBool,
+    /// Wakes those that wait for a change of `is_active`.
+    changed: Notify,
     deactivations: AtomicU64,
     /// When a caller last waited for an answer in vain ([`Connection::note_silent`]).
     silent_at: Mutex<Option<Time>>,
@@ -128,7 +130,7 @@ impl Connection {
     pub(crate) fn new(mount: Arc<Mount>, name: TargetName, entry: Arc<TargetEntry>) -> Connection {
         let device = if name.kind == TargetKind::Ost { "osc" } else { "mdc" };
         let label = format!("{name}-{device}-{}", mount.instance).into();
-        let (entry, active) = (Mutex::new(entry), watch::channel(true).0);
+        let entry = Mutex::new(entry);
         let standing = Arc::new(Mutex::new(Standing::Unknown));
         Connection {
             mount,
@@ -138,7 +140,8 @@ impl Connection {
             import: OnceLock::new(),
             observer: OnceLock::new(),
             standing,
-            active,
+            is_active: AtomicBool::new(true),
+            changed: Notify::new(),
             deactivations: AtomicU64::new(0),
             silent_at: Mutex::default(),
             called_silent: Mutex::default(),
@@ -245,7 +248,7 @@ impl Connection {
     }
 
     pub(crate) fn is_active(&self) -> bool {
-        *self.active.borrow()
+        self.is_active.load(Ordering::Acquire)
     }
 
     /// The MGS says whether the target answers it.
@@ -302,7 +305,7 @@ impl Connection {
         if !active {
             self.deactivations.fetch_add(1, Ordering::AcqRel);
         }
-        self.active.send_replace(active);
+        self.note_active(active);
     }
 
     /// How often the target was deactivated. A call that failed with EIO while this changed may have failed because of it.
@@ -310,10 +313,25 @@ impl Connection {
         self.deactivations.load(Ordering::Acquire)
     }
 
+    fn note_active(&self, active: bool) {
+        self.is_active.store(active, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
     /// Waits until the target is active.
     pub(crate) async fn until_active(&self) {
-        // The sender lives as long as `self`.
-        let _ = self.active.subscribe().wait_for(|active| *active).await;
+        self.until(true).await;
+    }
+
+    async fn until(&self, active: bool) {
+        loop {
+            // Made before the look, so that a change after it is not missed.
+            let changed = self.changed.notified();
+            if self.is_active() == active {
+                return;
+            }
+            changed.await;
+        }
     }
 
     pub(crate) async fn disconnect(&self) {
@@ -321,7 +339,7 @@ impl Connection {
             import.disconnect().await;
         }
         // Ends the waits for an activation, which would keep this connection in memory. Calls fail from now on.
-        self.active.send_replace(true);
+        self.note_active(true);
     }
 
     /// Calls the target and waits for as long as it takes; EIO if the target is deactivated.
@@ -369,9 +387,8 @@ impl Connection {
 
     /// Waits for `future`, but fails with EIO as soon as the target is deactivated.
     pub(crate) async fn while_active<T>(&self, future: impl Future<Output = T>) -> Result<T, Errno> {
-        let mut active = self.active.subscribe();
         let mut future = pin!(future);
-        let mut deactivated = pin!(active.wait_for(|active| !*active));
+        let mut deactivated = pin!(self.until(false));
         std::future::poll_fn(|cx| {
             if deactivated.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Err(Errno::EIO));

@@ -12,19 +12,24 @@ use nacre_mgc::Settings;
 use nacre_ptlrpc::{Import, ImportState};
 use nacre_rt::Rt;
 use nacre_wire::mgs::{Config, TargetEntry};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Weak};
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// How long an unmount waits for dirty data to be written.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(60);
+/// How often the client checks whether the MGS answers.
+const MGS_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// All targets of a mount.
 pub(crate) struct Targets {
     mount: Arc<Mount>,
-    table: watch::Sender<Arc<Table>>,
+    table: RwLock<Arc<Table>>,
+    /// Wakes those that wait for a change of the table.
+    changed: Notify,
     /// Held while a changed table is made, so that none of two changes at the same time is lost.
     turn: Mutex<()>,
     settings: Settings,
@@ -65,8 +70,8 @@ impl Table {
 
 impl Targets {
     pub(crate) fn new(mount: Arc<Mount>, registry: Option<Box<dyn Registry>>) -> Arc<Targets> {
-        let table = watch::channel(Arc::default()).0;
-        Arc::new(Targets { mount, table, turn: Mutex::default(), settings: Settings::default(), registry })
+        let (table, changed, turn, settings) = Default::default();
+        Arc::new(Targets { mount, table, changed, turn, settings, registry })
     }
 
     /// The mount's clock and tasks.
@@ -76,12 +81,19 @@ impl Targets {
 
     /// The targets as they are now.
     pub(crate) fn table(&self) -> Arc<Table> {
-        self.table.borrow().clone()
+        self.table.read().clone()
+    }
+
+    /// Replaces the table, and returns the one before.
+    fn set_table(&self, table: Table) -> Arc<Table> {
+        let before = std::mem::replace(&mut *self.table.write(), Arc::new(table));
+        self.changed.notify_waiters();
+        before
     }
 
     /// An OST, if the configuration has it.
     pub(crate) fn known_osc(&self, index: OstIndex) -> Option<Arc<Osc>> {
-        let made = self.table.borrow().osts.get(&index.0).cloned();
+        let made = self.table.read().osts.get(&index.0).cloned();
         made.or_else(|| self.make_osc(index))
     }
 
@@ -109,20 +121,25 @@ impl Targets {
     }
 
     async fn wait_for<T>(&self, find: impl Fn(&Table) -> Option<T>) -> Result<T, Errno> {
-        let found = find(&self.table.borrow());
-        if let Some(found) = found {
-            return Ok(found);
+        loop {
+            // Made before the look, so that a change after it is not missed.
+            let changed = self.changed.notified();
+            let (found, closed) = {
+                let table = self.table.read();
+                (find(&table), table.closed)
+            };
+            match found {
+                Some(found) => return Ok(found),
+                None if closed => return Err(Errno::ESHUTDOWN),
+                None => changed.await,
+            }
         }
-        let mut changes = self.table.subscribe();
-        let table = changes.wait_for(|table| table.closed || find(table).is_some()).await;
-        let table = table.map_err(|_| Errno::ESHUTDOWN)?.clone();
-        find(&table).ok_or(Errno::ESHUTDOWN)
     }
 
     /// Takes over a configuration.
     pub(crate) fn handle_config(&self, config: &Arc<Config>) {
         let turn = self.turn.lock();
-        let mut table = Table::clone(&self.table.borrow());
+        let mut table = Table::clone(&self.table.read());
         table.config = config.clone();
         for entry in &config.targets {
             let Ok(name) = entry.target.parse::<TargetName>() else {
@@ -146,8 +163,8 @@ impl Targets {
                 _ => self.add_mdc(&mut table, name, entry),
             }
         }
-        if !self.table.borrow().closed {
-            self.table.send_replace(Arc::new(table));
+        if !table.closed {
+            self.set_table(table);
         }
         drop(turn);
         if let Some(params) = &self.mount.params {
@@ -158,13 +175,13 @@ impl Targets {
     /// Makes an OST that the configuration has, unless another caller has just made it.
     fn make_osc(&self, index: OstIndex) -> Option<Arc<Osc>> {
         let _turn = self.turn.lock();
-        let mut table = Table::clone(&self.table.borrow());
+        let mut table = Table::clone(&self.table.read());
         if let Some(osc) = table.osts.get(&index.0) {
             return Some(osc.clone());
         }
         let (name, entry) = (table.ost_name(index), table.ost_entry(index)?.clone());
         let osc = self.add_osc(&mut table, name, &entry);
-        self.table.send_replace(Arc::new(table));
+        self.set_table(table);
         Some(osc)
     }
 
@@ -209,32 +226,35 @@ impl Targets {
         osts.chain(mdts).filter_map(|connection| connection.import_if_made()).for_each(|import| import.check());
     }
 
+    /// Follows the configuration in a task until the mount is gone. `mgc` is the import of the MGS.
+    pub(crate) fn follow(self: &Arc<Self>, mgc: Arc<Import>, mut config: watch::Receiver<Arc<Config>>) {
+        let (targets, rt) = (Arc::downgrade(self), self.mount.rt.clone());
+        drop(self.mount.rt.spawn(async move {
+            loop {
+                let changed = {
+                    let changed = pin!(config.changed());
+                    rt.timeout(MGS_CHECK_INTERVAL, changed).await
+                };
+                let Some(targets) = targets.upgrade() else { return };
+                match changed {
+                    Ok(Ok(())) => {
+                        let newest = config.borrow_and_update().clone();
+                        targets.handle_config(&newest);
+                    }
+                    Ok(Err(_)) => return,
+                    Err(_) => targets.set_told_of_restarts(mgc.state() == ImportState::Full),
+                }
+            }
+        }));
+    }
+
     /// Writes back dirty data, disconnects from all targets, and fails callers that wait for one.
     pub(crate) async fn close(&self) {
         let table = {
             let _turn = self.turn.lock();
-            self.table.send_replace(Arc::new(Table { closed: true, ..Table::default() }))
+            self.set_table(Table { closed: true, ..Table::default() })
         };
         join_all(table.osts.values().map(|osc| osc.close(FLUSH_DEADLINE))).await;
         join_all(table.mdts.values().map(|mdc| mdc.connection().disconnect())).await;
-    }
-}
-
-/// How often the client checks whether the MGS answers.
-const MGS_CHECK_INTERVAL: Duration = Duration::from_secs(30);
-
-/// Follows the configuration until the mount is gone.
-pub(crate) async fn follow(rt: Rt, targets: Weak<Targets>, mgc: Arc<Import>, mut config: watch::Receiver<Arc<Config>>) {
-    loop {
-        let changed = rt.timeout(MGS_CHECK_INTERVAL, config.changed()).await;
-        let Some(targets) = targets.upgrade() else { return };
-        match changed {
-            Ok(Ok(())) => {
-                let newest = config.borrow_and_update().clone();
-                targets.handle_config(&newest);
-            }
-            Ok(Err(_)) => return,
-            Err(_) => targets.set_told_of_restarts(mgc.state() == ImportState::Full),
-        }
     }
 }
