@@ -38,6 +38,38 @@ fn grant(c: &Cluster) -> i128 {
     c.client_node(0).params().values("osc.*.cur_grant_bytes")[0].1.number().unwrap()
 }
 
+/// A mount that administrators do not see has nothing for an OST before it uses the OST; then it goes by the newest
+/// configuration.
+#[test]
+fn an_ost_is_found_at_its_first_use_as_it_is_by_then() {
+    const SECOND_OSS: Server = Server::Oss(1);
+    story_in(Cluster::builder().oss(2).clients(3).client_params(false), |c| async move {
+        let writer = user(&c, 0);
+        let file = writer.striped_file(ROOT, "f", 0, stripes(2, false)).await.unwrap();
+        let (fid, bytes) = (file.fid(), pattern(3 * STRIPE_SIZE_MIN as usize, 1));
+        writer.put(&file, 0, &bytes).await.unwrap();
+        writer.release(file).await.unwrap();
+        assert_eq!(c.exports(SECOND_OSS), 2, "of the writer and of the MDT");
+
+        c.crash(SECOND_OSS, Crash::Process);
+        c.restart(SECOND_OSS).await.unwrap();
+        let reader = user(&c, 1);
+        let (one, other) = tokio::join!(reader.content(fid), reader.content(fid));
+        assert!(one == bytes && other == bytes);
+        assert_eq!(c.exports(SECOND_OSS), 3, "two programs that come together have one connection");
+
+        c.kill(SECOND_OSS, Crash::Process);
+        c.rt().sleep(secs(3)).await;
+        let (stranger, begun) = (user(&c, 2), c.rt().now());
+        assert!(!stranger.getattr_promptly(&root(), fid).await.unwrap().is_complete);
+        assert!(c.rt().now().since(begun) < Duration::from_millis(500), "the MGS has said that the OST is silent");
+        c.restart(SECOND_OSS).await.unwrap();
+        assert_eq!(stranger.content(fid).await, bytes);
+        let space = |user: User| async move { user.statfs().await.unwrap().blocks };
+        assert_eq!(space(stranger).await, space(writer).await);
+    });
+}
+
 #[test]
 fn it_comes_back_in_one_round_trip() {
     left(|c, u, fid| async move {
