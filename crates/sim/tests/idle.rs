@@ -5,6 +5,7 @@ use super::*;
 use nacre_lnet::LinkOptions;
 use nacre_osd::mem::Crash;
 use nacre_ptlrpc::ImportState;
+use nacre_sim::cluster::Server;
 use std::time::Duration;
 
 /// One way over the network.

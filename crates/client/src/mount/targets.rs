@@ -62,7 +62,7 @@ impl Table {
     }
 
     /// The entry of an OST in the configuration.
-    fn ost_entry(&self, index: OstIndex) -> Option<&TargetEntry> {
+    fn ost_entry(&self, index: OstIndex) -> Option<&Arc<TargetEntry>> {
         let name = self.ost_name(index).to_string();
         self.config.targets.iter().find(|entry| entry.target == name)
     }
@@ -185,13 +185,13 @@ impl Targets {
         Some(osc)
     }
 
-    fn connection(&self, config: &Config, name: TargetName, entry: &TargetEntry) -> Connection {
+    fn connection(&self, config: &Config, name: TargetName, entry: &Arc<TargetEntry>) -> Connection {
         let connection = Connection::new(self.mount.clone(), name, entry.clone());
         connection.handle_silent(config.silent.contains(&entry.target));
         connection
     }
 
-    fn add_osc(&self, table: &mut Table, name: TargetName, entry: &TargetEntry) -> Arc<Osc> {
+    fn add_osc(&self, table: &mut Table, name: TargetName, entry: &Arc<TargetEntry>) -> Arc<Osc> {
         let index = name.index;
         let osc = Osc::new(self.connection(&table.config, name, entry));
         if let Some(registry) = &self.registry {
@@ -202,7 +202,7 @@ impl Targets {
         osc
     }
 
-    fn add_mdc(&self, table: &mut Table, name: TargetName, entry: &TargetEntry) {
+    fn add_mdc(&self, table: &mut Table, name: TargetName, entry: &Arc<TargetEntry>) {
         let index = name.index;
         let mdc = Mdc::new(self.connection(&table.config, name, entry));
         if let Some(registry) = &self.registry {

@@ -22,6 +22,7 @@ pub(crate) fn all() -> Vec<Case> {
         case("options.read-only", read_only),
         case("options.access-times", access_times),
         case("options.sync", sync),
+        case("options.checksums", checksums),
         case("options.fstab", fstab),
     ]
 }
@@ -120,6 +121,19 @@ fn is_noted(own: &Own, env: &Env) -> Outcome<bool> {
     ensure_eq!(data, b"data", "what was read");
     // A close does not wait for its answer.
     wait_for(Duration::from_millis(300), || Ok(time()? != before))
+}
+
+/// Of the two options the last one counts.
+fn checksums(env: &Env) -> Outcome {
+    for (options, expected) in [("nochecksum", "0"), ("nochecksum,checksum", "1")] {
+        let own = Own::mount(env, options)?;
+        let lctl = cluster(env)?.tool_program("lctl").env("NACRE_RUN_DIR", &env.local);
+        let shown = lctl.args(["get_param", "-n", "osc.*.checksums"]).run()?.stdout;
+        ensure!(!shown.is_empty() && shown.lines().all(|line| line == expected), "{options}: checksums are {shown:?}");
+        fs::write(own.dir.join("f"), "data")?;
+        ensure_eq!(fs::read(env.a.join("f"))?, b"data", "what was written");
+    }
+    Ok(())
 }
 
 fn access_times(env: &Env) -> Outcome {
