@@ -348,17 +348,22 @@ struct Waiter<T: Packable> {
     item: Item<T>,
 }
 
-enum Item<T: Packable> {
+/// Something that waits, as it is or packed.
+pub(crate) enum Item<T: Packable> {
     Whole(T),
     Packed(T::Packed),
 }
 
 impl<T: Packable> Item<T> {
-    fn packed(item: T) -> Item<T> {
-        item.pack().map_or_else(Item::Whole, Item::Packed)
+    /// It waits behind `before` others, and is packed if those are `unpacked_max` or more.
+    pub(crate) fn at_rest(self, before: usize, unpacked_max: usize) -> Item<T> {
+        match self {
+            Item::Whole(item) if before >= unpacked_max => item.pack().map_or_else(Item::Whole, Item::Packed),
+            as_it_is => as_it_is,
+        }
     }
 
-    fn unpacked(self) -> T {
+    pub(crate) fn unpacked(self) -> T {
         match self {
             Item::Whole(item) => item,
             Item::Packed(packed) => T::unpack(packed),
@@ -386,8 +391,7 @@ impl<T: Packable> Gate<T> {
             None => {
                 self.stock.wait();
                 let waiting = self.waiting.get_or_insert_default();
-                let is_packed = waiting.lanes[lane].len() >= unpacked_max;
-                let item = if is_packed { Item::packed(item) } else { Item::Whole(item) };
+                let item = Item::Whole(item).at_rest(waiting.lanes[lane].len(), unpacked_max);
                 waiting.lanes[lane].push_back(Waiter { since: now, bytes, item });
                 waiting.bytes[lane] += bytes;
                 None

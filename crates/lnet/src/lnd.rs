@@ -118,25 +118,34 @@ struct PackedSending {
     next_hop: Nid,
     message: Packed,
     started: Time,
-    waiter: Waiter,
+    owed: Owed,
     is_by_rail: bool,
     retries: u8,
+}
+
+/// What becomes of a packed message's end: somebody is told, or a router gets back what the message holds.
+enum Owed {
+    Waiter(Waiter),
+    Held(Box<Held>),
 }
 
 impl Packable for Outbound {
     type Packed = PackedOutbound;
 
     fn pack(mut self) -> Result<PackedOutbound, Outbound> {
-        // The buffers of a router bound the messages that it passes on, so these need not be packed.
-        let is_own = self.held.is_none() && self.credits.is_none() && !self.completed;
-        let Some(message) = Packed::pack(&self.message).filter(|_| is_own) else { return Err(self) };
+        let is_at_rest = self.credits.is_none() && !self.completed;
+        let Some(message) = Packed::pack(&self.message).filter(|_| is_at_rest) else { return Err(self) };
+        let owed = match self.held.take() {
+            Some(held) => Owed::Held(Box::new(held)),
+            None => Owed::Waiter(std::mem::replace(&mut self.waiter, Waiter::Nobody)),
+        };
         let packed = PackedSending {
             node: self.node.clone(),
             interface: self.interface.clone(),
             next_hop: self.next_hop,
             message,
             started: self.started,
-            waiter: std::mem::replace(&mut self.waiter, Waiter::Nobody),
+            owed,
             is_by_rail: self.is_by_rail,
             retries: self.retries,
         };
@@ -152,8 +161,12 @@ impl Packable for Outbound {
 
 impl PackedSending {
     fn unpacked(self) -> Outbound {
-        let PackedSending { node, interface, next_hop, message, started, waiter, is_by_rail, retries } = self;
+        let PackedSending { node, interface, next_hop, message, started, owed, is_by_rail, retries } = self;
         let message = message.unpack();
+        let (waiter, held) = match owed {
+            Owed::Waiter(waiter) => (waiter, None),
+            Owed::Held(held) => (Waiter::Nobody, Some(*held)),
+        };
         Outbound(Box::new(Sending {
             node,
             interface,
@@ -164,7 +177,7 @@ impl PackedSending {
             waiter,
             credits: None,
             credits_are_low: false,
-            held: None,
+            held,
             is_by_rail,
             retries,
             completed: false,

@@ -24,8 +24,8 @@ pub struct LnetOptions {
     /// Bytes of these messages; with more, further ones are refused, too. Replies may be large, and a peer that takes none
     /// would otherwise have this node keep them all.
     pub peer_queue_bytes_max: usize,
-    /// Messages of a lane that wait for a credit of one peer as they are; further small ones wait packed, which takes time and a third
-    /// of the memory. Default: all wait as they are. A simulation has millions that wait.
+    /// Messages of a lane that wait for a credit of one peer as they are, and on a router for a router credit or a buffer; further
+    /// small ones wait packed, which takes time and a third of the memory. Default: all wait as they are. A simulation has millions that wait.
     pub peer_queue_unpacked_max: usize,
     /// Peers remembered per interface; beyond, idle ones are forgotten, with their statistics.
     pub peers_max: usize,

@@ -13,6 +13,7 @@
 //! The sizes of the pools can be changed while messages are in transit. A pool that has become smaller owes what is taken
 //! beyond its size, and gives out nothing until that has come back.
 
+use crate::credits::{Item, Packable};
 use crate::message::Purpose;
 use crate::stock::{STOCK_MAX, Stock, Taken, lane_of};
 use crate::waits::{WaitTimes, Waits};
@@ -155,28 +156,31 @@ pub struct Level {
 }
 
 /// The engine. `T` stands for whoever brings the message, and is handed out with what the message holds.
-pub(crate) struct Router<T> {
+pub(crate) struct Router<T: Packable> {
     options: RouterOptions,
     peer_credits: u32,
     /// Networks whose peers have another number of credits.
     network_credits: FxHashMap<Network, u32>,
     pools: [Pool<T>; 3],
     peers: FxHashMap<Nid, Peer<T>>,
+    /// Messages of a peer that wait in a lane for a router credit as they are, and messages that wait for buffers of a pool; further
+    /// ones wait packed.
+    unpacked_max: usize,
     /// Times that messages waited for a router credit.
     waits: WaitTimes,
 }
 
 /// Router credits of a peer, and its messages that wait for one.
-struct Peer<T> {
+struct Peer<T: Packable> {
     credits: Stock,
     /// Made when the first message waits, because a router may have thousands of peers, and most are never short of credits.
     waiting: Option<Box<Waiting<T>>>,
 }
 
 /// Messages that wait for a router credit, by lane, each with the time since when.
-type Waiting<T> = [VecDeque<(Transit, Time, T)>; Purpose::COUNT];
+type Waiting<T> = [VecDeque<(Transit, Time, Item<T>)>; Purpose::COUNT];
 
-struct Pool<T> {
+struct Pool<T: Packable> {
     stock: Stock,
     /// Without lanes: all messages wait in one queue, whoever they are from and wherever they go.
     is_single_queue: bool,
@@ -190,17 +194,17 @@ struct Pool<T> {
 }
 
 /// A message that holds a credit and waits for a buffer, and since when.
-struct Waiter<T> {
+struct Waiter<T: Packable> {
     transit: Transit,
     credit: Taken,
     /// Whether less than half of its peer's credits was free then.
     is_of_the_last: bool,
     since: Time,
-    message: T,
+    message: Item<T>,
 }
 
 /// Messages of one purpose that hold a credit and wait for a buffer.
-struct Lane<T> {
+struct Lane<T: Packable> {
     /// Next hops that have messages here and are within their share, in turns.
     turns: VecDeque<Nid>,
     /// Next hops that have messages here and their share already.
@@ -209,18 +213,25 @@ struct Lane<T> {
 }
 
 /// Messages for one next hop, by the peer that they came from, in turns.
-struct Sources<T> {
+struct Sources<T: Packable> {
     turns: VecDeque<Nid>,
     messages: FxHashMap<Nid, VecDeque<Waiter<T>>>,
 }
 
-impl<T> Router<T> {
+impl<T: Packable> Router<T> {
     /// `peer_credits` is the number of credits that a peer has unless the options say otherwise.
     pub(crate) fn new(options: &RouterOptions, peer_credits: u32) -> Router<T> {
         let peer_credits = if options.peer_buffer_credits == 0 { peer_credits } else { options.peer_buffer_credits };
         let pools = options.buffers().map(|max| Pool::new(max, options.lanes));
         let (network_credits, peers, waits) = Default::default();
-        Router { options: *options, peer_credits, network_credits, pools, peers, waits }
+        let unpacked_max = usize::MAX;
+        Router { options: *options, peer_credits, network_credits, pools, peers, unpacked_max, waits }
+    }
+
+    /// Has messages that wait behind so many others wait packed.
+    pub(crate) fn with_unpacked(mut self, max: usize) -> Router<T> {
+        self.unpacked_max = max;
+        self
     }
 
     /// Changes the number of credits that each peer on a network has, unless the options have a number for all. Returns the
@@ -308,10 +319,12 @@ impl<T> Router<T> {
         peer.credits.note_low();
         let is_of_the_last = peer.credits.is_low();
         let Some(credit) = credit else {
-            peer.waiting.get_or_insert_default()[lane].push_back((transit, now, message));
+            let queue = &mut peer.waiting.get_or_insert_default()[lane];
+            let message = Item::Whole(message).at_rest(queue.len(), self.unpacked_max);
+            queue.push_back((transit, now, message));
             return None;
         };
-        self.want_buffer(Waiter { transit, credit, is_of_the_last, since: now, message })
+        self.want_buffer(Waiter { transit, credit, is_of_the_last, since: now, message: Item::Whole(message) })
     }
 
     /// A message was taken by the next peer, or given up. Returns those that go on now.
@@ -332,7 +345,7 @@ impl<T> Router<T> {
         if let Some(peer) = self.peers.get_mut(&gone) {
             for queue in peer.waiting.iter_mut().flat_map(|waiting| waiting.iter_mut()) {
                 peer.credits.stop_waiting(queue.len());
-                lost.extend(queue.drain(..).map(|(.., message)| message));
+                lost.extend(queue.drain(..).map(|(.., message)| message.unpacked()));
             }
         }
         let mut without_buffer = Vec::new();
@@ -340,7 +353,7 @@ impl<T> Router<T> {
             without_buffer.extend(pool.drain(|transit| transit.from == gone || transit.to == gone));
         }
         for Waiter { transit, credit, message, .. } in without_buffer {
-            lost.push(message);
+            lost.push(message.unpacked());
             self.give_credit_back(transit.from, credit, now, &mut out);
         }
         self.forget_idle(gone);
@@ -376,8 +389,8 @@ impl<T> Router<T> {
     }
 
     fn want_buffer(&mut self, waiter: Waiter<T>) -> Option<(Held, T)> {
-        let lane = self.lane(waiter.transit.purpose);
-        self.pools[PoolKind::of(waiter.transit.payload) as usize].want(lane, waiter)
+        let (lane, unpacked_max) = (self.lane(waiter.transit.purpose), self.unpacked_max);
+        self.pools[PoolKind::of(waiter.transit.payload) as usize].want(lane, waiter, unpacked_max)
     }
 
     fn give_credit_back(&mut self, from: Nid, credit: Taken, now: Time, out: &mut Vec<(Held, T)>) {
@@ -422,13 +435,13 @@ impl<T> Router<T> {
     }
 }
 
-impl<T> Peer<T> {
+impl<T: Packable> Peer<T> {
     fn new(max: u32, lanes: bool) -> Peer<T> {
         Peer { credits: Stock::new(max, lanes), waiting: None }
     }
 
     /// The next message that gets a credit.
-    fn next(&mut self) -> Option<(Transit, Time, T, Taken)> {
+    fn next(&mut self) -> Option<(Transit, Time, Item<T>, Taken)> {
         for (lane, queue) in self.waiting.as_deref_mut()?.iter_mut().enumerate() {
             if queue.is_empty() {
                 continue;
@@ -443,7 +456,7 @@ impl<T> Peer<T> {
     }
 }
 
-impl<T> Pool<T> {
+impl<T: Packable> Pool<T> {
     fn new(max: u32, lanes: bool) -> Pool<T> {
         let stock = Stock::new(max, lanes);
         let (share, held) = (Pool::<T>::share(&stock, lanes), Default::default());
@@ -468,7 +481,8 @@ impl<T> Pool<T> {
         }
     }
 
-    fn want(&mut self, lane: usize, waiter: Waiter<T>) -> Option<(Held, T)> {
+    fn want(&mut self, lane: usize, mut waiter: Waiter<T>, unpacked_max: usize) -> Option<(Held, T)> {
+        waiter.message = waiter.message.at_rest(self.stock.waiting() as usize, unpacked_max);
         self.stock.wait();
         let turn = if self.is_single_queue { (Nid::LO, Nid::LO) } else { (waiter.transit.to, waiter.transit.from) };
         let within = self.is_within_share(lane, turn.0);
@@ -524,7 +538,7 @@ impl<T> Pool<T> {
                 }
                 *self.held[lane].entry(transit.to).or_default() += 1;
                 self.note_share(lane, transit.to);
-                return Some((Held { transit, credit, buffer, is_of_the_last }, message));
+                return Some((Held { transit, credit, buffer, is_of_the_last }, message.unpacked()));
             }
         }
         None
@@ -550,13 +564,13 @@ impl<T> Pool<T> {
     }
 }
 
-impl<T> Default for Lane<T> {
+impl<T: Packable> Default for Lane<T> {
     fn default() -> Lane<T> {
         Lane { turns: VecDeque::new(), beyond: VecDeque::new(), hops: FxHashMap::default() }
     }
 }
 
-impl<T> Lane<T> {
+impl<T: Packable> Lane<T> {
     /// Adds a message, in turn with others to this next hop and, among those, with others from this source.
     fn push(&mut self, within_share: bool, (to, from): (Nid, Nid), message: Waiter<T>) {
         let sources = self.hops.entry(to).or_insert_with(|| {
@@ -631,6 +645,19 @@ mod tests {
     use std::time::Duration;
 
     const NOW: Time = Time::ZERO;
+
+    /// Odd messages can be packed.
+    impl Packable for u32 {
+        type Packed = String;
+
+        fn pack(self) -> Result<String, u32> {
+            if self % 2 == 0 { Err(self) } else { Ok(self.to_string()) }
+        }
+
+        fn unpack(packed: String) -> u32 {
+            packed.parse().unwrap()
+        }
+    }
 
     fn options(large: u32, peer_buffer_credits: u32, lanes: bool) -> RouterOptions {
         RouterOptions { tiny_buffers: 8, small_buffers: 8, large_buffers: large, peer_buffer_credits, lanes }
@@ -874,7 +901,7 @@ mod tests {
     fn random_traffic_keeps_the_books() {
         for seed in 0..60 {
             let mut prng = Prng::new(seed);
-            let mut router = Router::new(&options(8, 6, seed % 2 == 0), 8);
+            let mut router = Router::new(&options(8, 6, seed % 2 == 0), 8).with_unpacked(1);
             let (mut in_hand, mut seen, mut sent) = (Vec::new(), Vec::new(), 0);
             let purposes = [Purpose::Control, Purpose::Callbacks, Purpose::Requests, Purpose::Bulk];
             while sent < 400 || !in_hand.is_empty() {

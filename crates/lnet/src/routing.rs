@@ -2,6 +2,7 @@
 //! on. Ties the engines (`routes`, `gateways`, `router`) to the node. The state is made when the first route is added or
 //! routing is switched on, so that a node without either pays nothing for it.
 
+use crate::credits::Packable;
 use crate::error::LnetError;
 use crate::frame::{self, PING_WAYS_MAX, PingInfo, ToldWay};
 use crate::gateways::{Gateways, LINK_INTERVAL, SUSPECT_AFTER, Told, Unusable};
@@ -9,6 +10,7 @@ use crate::lnd::{Outbound, Receipt, Waiter};
 use crate::message::{Header, Kind, Message, Portal};
 use crate::node::{Interface, LOSS_MATCH_BITS, LnetNode, Loss, PING_MATCH_BITS, PUSH_MATCH_BITS};
 use crate::options::PEER_CREDITS_MAX;
+use crate::packed::Packed;
 use crate::peers::Bringing;
 use crate::router::{Held, Level, PoolKind, Router, RouterOptions, Transit};
 use crate::routes::{GatewayState, HOPS_MAX, Route, RouteError, Routes, Rule};
@@ -95,6 +97,29 @@ pub(crate) struct Parked {
     arrived: Time,
     /// Told when the message has its credit and its buffer.
     receipt: Receipt,
+}
+
+/// The same in less memory.
+pub(crate) struct PackedParked {
+    message: Packed,
+    interface: Arc<Interface>,
+    arrived: Time,
+    receipt: Receipt,
+}
+
+impl Packable for Parked {
+    type Packed = PackedParked;
+
+    fn pack(self) -> Result<PackedParked, Parked> {
+        let Some(message) = Packed::pack(&self.message) else { return Err(self) };
+        let Parked { interface, arrived, receipt, .. } = self;
+        Ok(PackedParked { message, interface, arrived, receipt })
+    }
+
+    fn unpack(packed: PackedParked) -> Parked {
+        let PackedParked { message, interface, arrived, receipt } = packed;
+        Parked { message: message.unpack(), interface, arrived, receipt }
+    }
 }
 
 thread_local! {
@@ -405,7 +430,9 @@ impl LnetNode {
             match router.as_mut().filter(|router| !router.is_idle()) {
                 Some(router) => router.resize(options.buffers(), now),
                 None => {
-                    let router = router.insert(Router::new(options, self.options.peer_credits));
+                    let unpacked_max = self.options.peer_queue_unpacked_max;
+                    let new = Router::new(options, self.options.peer_credits).with_unpacked(unpacked_max);
+                    let router = router.insert(new);
                     for interface in self.interfaces() {
                         router.set_peer_credits(interface.nid.network, interface.peer_credits(), now);
                     }
