@@ -581,6 +581,10 @@ impl<T: Packable> Lane<T> {
         if queue.is_empty() {
             sources.turns.push_back(from);
         }
+        // Tens of thousands may wait in one queue, which would double otherwise.
+        if queue.len() == queue.capacity() {
+            queue.reserve_exact((queue.len() / 4).max(4));
+        }
         queue.push_back(message);
     }
 

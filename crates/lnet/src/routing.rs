@@ -107,18 +107,19 @@ pub(crate) struct PackedParked {
     receipt: Receipt,
 }
 
-impl Packable for Parked {
-    type Packed = PackedParked;
+/// Queues move what waits in them, so each is a pointer.
+impl Packable for Box<Parked> {
+    type Packed = Box<PackedParked>;
 
-    fn pack(self) -> Result<PackedParked, Parked> {
+    fn pack(self) -> Result<Box<PackedParked>, Box<Parked>> {
         let Some(message) = Packed::pack(&self.message) else { return Err(self) };
-        let Parked { interface, arrived, receipt, .. } = self;
-        Ok(PackedParked { message, interface, arrived, receipt })
+        let Parked { interface, arrived, receipt, .. } = *self;
+        Ok(Box::new(PackedParked { message, interface, arrived, receipt }))
     }
 
-    fn unpack(packed: PackedParked) -> Parked {
-        let PackedParked { message, interface, arrived, receipt } = packed;
-        Parked { message: message.unpack(), interface, arrived, receipt }
+    fn unpack(packed: Box<PackedParked>) -> Box<Parked> {
+        let PackedParked { message, interface, arrived, receipt } = *packed;
+        Box::new(Parked { message: message.unpack(), interface, arrived, receipt })
     }
 }
 
@@ -131,13 +132,13 @@ thread_local! {
 struct Leaving {
     node: Arc<LnetNode>,
     held: Held,
-    parked: Parked,
+    parked: Box<Parked>,
 }
 
 impl Leaving {
     fn send(self) {
         let Leaving { node, held, parked } = self;
-        let Parked { mut message, interface, arrived, receipt } = parked;
+        let Parked { mut message, interface, arrived, receipt } = *parked;
         let next_hop = held.next_hop();
         let header = &mut message.header;
         let spent = u32::try_from((node.rt.now() - arrived).as_micros()).unwrap_or(u32::MAX);
@@ -239,7 +240,7 @@ pub(crate) struct Routing {
     gateways: Mutex<Gateways>,
     distant: Mutex<DistantNids>,
     /// There once routing was switched on. It stays when it is switched off, for what is still in transit.
-    router: Mutex<Option<Router<Parked>>>,
+    router: Mutex<Option<Router<Box<Parked>>>>,
     /// Messages of each peer that a router holds at most, where an administrator has said so for a network.
     buffer_credits: Mutex<BTreeMap<Network, u32>>,
     /// Whether this node says that it passes on messages of others.
@@ -735,14 +736,14 @@ impl LnetNode {
         };
         let transit = Transit { from: peer, to: next_hop, payload, purpose };
         let now = self.rt.now();
-        let parked = Parked { message, interface, arrived: now, receipt };
+        let parked = Box::new(Parked { message, interface, arrived: now, receipt });
         let goes = routing.router.lock().as_mut().map(|router| router.handle_arrival(transit, parked, now));
         self.send_on(goes.into_iter().flatten());
     }
 
     /// Gives messages that have what they need to the drivers. A driver may be done with a message at once, which lets the next
     /// one go: that one is left to the outermost call of this thread, or the stack would grow with the queue.
-    fn send_on(self: &Arc<Self>, messages: impl IntoIterator<Item = (Held, Parked)>) {
+    fn send_on(self: &Arc<Self>, messages: impl IntoIterator<Item = (Held, Box<Parked>)>) {
         /// Ends the outermost call, also if it panics.
         struct Outermost;
         impl Drop for Outermost {
