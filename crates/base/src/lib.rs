@@ -14,6 +14,7 @@ pub mod nid;
 pub mod param;
 pub mod prng;
 pub mod size;
+pub mod small_map;
 pub mod steps;
 pub mod table;
 pub mod tally;
@@ -25,6 +26,7 @@ pub use fault::Faults;
 pub use id::{Fid, MdtIndex, OstIndex, Tag, TargetKind, TargetName, Transno, Uuid, Xid};
 pub use nid::{Network, NetworkKind, Nid, RawNid};
 pub use prng::Prng;
+pub use small_map::SmallMap;
 pub use time::{Time, Timestamp};
 
 /// A hash map whose iteration order is the same in every run: for the same insertions it never depends on OS randomness.

@@ -34,7 +34,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// File system to mount, and how.
@@ -126,7 +126,8 @@ pub struct Client {
     pub(crate) targets: Arc<Targets>,
     pub(crate) lmv: Lmv,
     pub(crate) lov: Arc<Lov>,
-    pub(crate) statahead: Arc<Statahead>,
+    /// Made when a program first looks at names or attributes.
+    statahead: OnceLock<Arc<Statahead>>,
     pub(crate) fids: Fids,
     pub(crate) stats: Arc<Stats>,
     /// (file, owner) of all owners that may hold fcntl locks, so that a close without locks costs no RPC.
@@ -217,7 +218,7 @@ impl Client {
         let lov = Arc::new(Lov::new(targets.clone()));
         let client = Client {
             lmv: Lmv::new(targets.clone()),
-            statahead: Statahead::new(mount.rt.clone(), Lmv::new(targets.clone()), lov.clone()),
+            statahead: OnceLock::new(),
             lov,
             fids: Fids::new(mgc.clone(), config.fsname.clone()),
             stats: Arc::new(Stats::new(mount.rt.clone())),
@@ -294,6 +295,11 @@ impl Client {
         found
     }
 
+    pub(crate) fn statahead(&self) -> &Arc<Statahead> {
+        let make = || Statahead::new(self.mount.rt.clone(), Lmv::new(self.targets.clone()), self.lov.clone());
+        self.statahead.get_or_init(make)
+    }
+
     pub(crate) fn caller(&self, cred: &Credentials) -> Caller {
         Caller { uid: cred.uid, gid: cred.gid, jobid: expand_jobid(&self.jobid, cred) }
     }
@@ -312,9 +318,9 @@ impl Client {
     async fn lookup_by(&self, cred: &Credentials, parent: Fid, name: &[u8], sizes: Sizes) -> Result<Reported, Errno> {
         let _timed = self.stats.time(Op::Lookup);
         let caller = self.caller(cred);
-        let stat = self.statahead.begin_lookup(&caller, cred, parent, name).await;
+        let stat = self.statahead().begin_lookup(&caller, cred, parent, name).await;
         let reply = self.lmv.mdc(parent).await?.getattr_name(&caller, cred, parent, name).await?;
-        self.statahead.end(&caller, cred, stat);
+        self.statahead().end(&caller, cred, stat);
         self.complete_by(&caller, reply, sizes).await
     }
 
@@ -338,9 +344,9 @@ impl Client {
     async fn getattr_by(&self, cred: &Credentials, fid: Fid, sizes: Sizes) -> Result<Reported, Errno> {
         let _timed = self.stats.time(Op::Getattr);
         let caller = self.caller(cred);
-        let stat = self.statahead.begin_getattr(&caller, cred, fid).await;
+        let stat = self.statahead().begin_getattr(&caller, cred, fid).await;
         let reply = self.lmv.mdc(fid).await?.getattr(&caller, cred, fid).await?;
-        self.statahead.end(&caller, cred, stat);
+        self.statahead().end(&caller, cred, stat);
         self.complete_by(&caller, reply, sizes).await
     }
 
@@ -610,7 +616,7 @@ impl Client {
     ) -> Result<ReadpageReply, Errno> {
         let _timed = self.stats.time(Op::Readdir);
         let page = self.readpage(cred, fid, cookie, with_attr, max_bytes).await?;
-        self.statahead.handle_page(&self.caller(cred), cred, fid, cookie, &page);
+        self.statahead().handle_page(&self.caller(cred), cred, fid, cookie, &page);
         Ok(page)
     }
 

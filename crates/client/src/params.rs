@@ -95,14 +95,14 @@ fn add_memory(params: &Params, llite: &str, mount: &Arc<Mount>) {
 
 /// Parameters of statahead.
 fn add_statahead(params: &Params, llite: &str, client: &Client) {
-    let (shown, set) = (client.statahead.clone(), client.statahead.clone());
+    let (shown, set) = (client.statahead().clone(), client.statahead().clone());
     let set_max = move |text: &str| {
         set.set_max(number_in(text, 0..=STATAHEAD_MAX_MAX)? as usize);
         Ok(())
     };
     params.add_rw(format!("{llite}.statahead_max"), move || shown.max(), set_max);
-    params.add_number(format!("{llite}.statahead_agl"), client.statahead.agl.clone(), 0..=1);
-    let (shown, cleared) = (client.statahead.clone(), client.statahead.clone());
+    params.add_number(format!("{llite}.statahead_agl"), client.statahead().agl.clone(), 0..=1);
+    let (shown, cleared) = (client.statahead().clone(), client.statahead().clone());
     let clear = move |_: &str| {
         cleared.clear();
         Ok(())

@@ -15,13 +15,13 @@ use crate::message::Purpose;
 use crate::router::Level;
 use crate::stock::{Stock, Taken, lane_of};
 use crate::waits::{WaitTimes, Waits};
-use nacre_base::{FxHashMap, Nid, Time};
+use nacre_base::{Nid, SmallMap, Time};
 use std::collections::VecDeque;
 
 /// The credits of one interface and of the peers behind it. `T` is a message.
 pub(crate) struct Credits<T: Packable> {
     interface: Gate<(Nid, Taken, T)>,
-    peers: FxHashMap<Nid, Gate<T>>,
+    peers: SmallMap<Nid, Gate<T>>,
     peer_credits: u32,
     /// The most credits that a peer can get. It gets more while it takes messages and less than half of its credits is free.
     peer_credits_max: u32,
@@ -91,7 +91,7 @@ pub(crate) type Released<T> = (T, Pass);
 impl<T: Packable> Credits<T> {
     pub(crate) fn new(credits: u32, peer_credits: u32, queue_max: usize, queue_bytes_max: usize) -> Credits<T> {
         assert!(credits > 0 && peer_credits > 0, "without credits nothing can be sent");
-        let (peers, peer_credits_max) = (FxHashMap::default(), peer_credits);
+        let (peers, peer_credits_max) = (SmallMap::default(), peer_credits);
         Credits {
             interface: Gate::new(credits, false),
             peers,
@@ -197,7 +197,7 @@ impl<T: Packable> Credits<T> {
     ) -> Admission<T> {
         let lane = lane_of(self.lanes, purpose);
         let (credits, lanes) = (self.peer_credits, self.lanes);
-        let gate = self.peers.entry(peer).or_insert_with(|| Gate::new(credits, lanes));
+        let gate = self.peers.get_or_insert_with(peer, || Gate::new(credits, lanes));
         if !is_bounded && gate.is_full(lane, self.queue_max, self.queue_bytes_max) {
             return Admission::Full(message);
         }
@@ -620,7 +620,7 @@ mod tests {
         c.handle_send(B, 1, 2);
         c.handle_done(A);
         c.credits.forget_idle();
-        assert_eq!((c.credits.peers.contains_key(&A), c.credits.peers.contains_key(&B)), (false, true));
+        assert_eq!((c.credits.peers.get(&A).is_some(), c.credits.peers.get(&B).is_some()), (false, true));
     }
 
     /// A message that was written, and that its peer did not take, once gave its peer's credit back.

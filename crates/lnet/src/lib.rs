@@ -95,8 +95,8 @@ pub struct Lnet(Arc<LnetNode>);
 
 impl Lnet {
     /// A node that can only speak to itself until interfaces are added. Its tasks run in `rt`'s scope.
-    pub fn new(rt: Rt, options: LnetOptions, faults: Faults) -> Lnet {
-        Lnet(LnetNode::new(rt, options, faults, lo::Lo::new))
+    pub fn new(rt: Rt, options: impl Into<Arc<LnetOptions>>, faults: Faults) -> Lnet {
+        Lnet(LnetNode::new(rt, options.into(), faults, lo::Lo::make))
     }
 
     /// Adds a TCP interface: binds its acceptor, and returns the NID that peers reach it by.
@@ -109,7 +109,7 @@ impl Lnet {
 
     /// A node with one interface, on a simulated network, as `number` or, if that is `None`, under the next free number.
     pub fn simulated(rt: Rt, net: &SimNet, number: Option<u32>, faults: Faults) -> Lnet {
-        let lnet = Lnet::new(rt, LnetOptions::default(), faults);
+        let lnet = Lnet::new(rt, net.node_options(), faults);
         match number {
             Some(number) => lnet.add_sim_as(net, number),
             None => lnet.add_sim(net),
@@ -364,12 +364,16 @@ impl Lnet {
     /// Calls `hook` whenever messages to and from nodes may be lost: their connections broke, or something on the way to them
     /// failed. A hint: a node may be back, and one that is gone on a network without connections is not noticed.
     pub fn register_loss(&self, hook: LossHook) {
-        self.0.loss_hooks.write().push(hook);
+        let mut hooks = self.0.loss_hooks.write();
+        hooks.reserve_exact(1);
+        hooks.push(hook);
     }
 
     /// Calls `hook` whenever one more gateway leads to a network: nodes there that could not be reached may be reached now.
     pub fn register_reached(&self, hook: Arc<dyn Fn(Network) + Send + Sync>) {
-        self.0.reached_hooks.write().push(hook);
+        let mut hooks = self.0.reached_hooks.write();
+        hooks.reserve_exact(1);
+        hooks.push(hook);
     }
 
     /// A request to a node was not answered in time. If the node is on another network, what is sent to it next goes by
@@ -422,7 +426,7 @@ impl Lnet {
         while node.counters.msgs_alloc.load(Ordering::Relaxed) > 0 && node.rt.now() < deadline {
             node.rt.sleep(Duration::from_millis(2)).await;
         }
-        for interface in node.interfaces().iter().chain([node.lo()]) {
+        for interface in node.used_interfaces() {
             interface.lnd.shutdown().await;
         }
         node.gets.fail_all(|_| true, |_| LnetError::Shutdown);

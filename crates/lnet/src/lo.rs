@@ -43,7 +43,7 @@ const LANE_MAX: usize = 65_536;
 const LANE_TURN: u32 = 64;
 
 impl Lo {
-    pub(crate) fn new(rt: Rt, node: Weak<LnetNode>) -> Arc<Lo> {
+    pub(crate) fn make(rt: Rt, node: Weak<LnetNode>) -> Arc<dyn Lnd> {
         Arc::new(Lo { rt, node, lanes: Mutex::default() })
     }
 

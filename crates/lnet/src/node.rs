@@ -16,12 +16,12 @@ use crate::routes::GatewayState;
 use crate::routing::Routing;
 use crate::select::Candidate;
 use crate::settings::Settings;
-use crate::status::{Failures, InterfaceStatus, Latency, PeerStatus, Traffic, bump};
+use crate::status::{Failures, InterfaceStatus, Latency, PeerStatus, TrafficCounts, bump};
 use crate::stock::{STOCK_MAX, Taken};
 use crate::udsp::INDIFFERENT;
 use crate::waits::Waits;
 use nacre_base::fault::FaultAction;
-use nacre_base::{Errno, Faults, FxHashMap, Network, Nid, Payload, Time};
+use nacre_base::{Errno, Faults, FxHashMap, Network, Nid, Payload, SmallMap, Time};
 use nacre_rt::Rt;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeSet, VecDeque};
@@ -85,12 +85,16 @@ pub struct IncomingPut {
 /// A node as the network knows it: its interfaces, portals and what it has exposed.
 pub(crate) struct LnetNode {
     pub(crate) rt: Rt,
-    pub(crate) options: LnetOptions,
+    pub(crate) options: Arc<LnetOptions>,
     pub(crate) settings: RwLock<Settings>,
     faults: Faults,
     /// There once `lnetctl fault` has added a rule.
     pub(crate) fault_rules: OnceLock<Box<Mutex<FaultRules>>>,
-    lo: Arc<Interface>,
+    /// How the node speaks to itself: made at the first message to itself, because most nodes never do that.
+    lo: OnceLock<Arc<Interface>>,
+    /// Makes the driver of `lo`.
+    make_lo: fn(Rt, Weak<LnetNode>) -> Arc<dyn Lnd>,
+    this: Weak<LnetNode>,
     /// Added at start, in order of importance: the first is the primary.
     interfaces: RwLock<Vec<Arc<Interface>>>,
     portals: RwLock<Vec<(Portal, Arc<dyn PortalHandler>)>>,
@@ -122,10 +126,10 @@ pub(crate) struct Interface {
 
 struct InterfaceState {
     credits: Credits<Outbound>,
-    traffic: Traffic,
+    traffic: TrafficCounts,
     failures: Failures,
-    /// Boxed, because a table has room for at least four, and most nodes speak to two or three.
-    peers: FxHashMap<Nid, Box<Peer>>,
+    /// Boxed, because the table of a server has room to spare for many.
+    peers: SmallMap<Nid, Box<Peer>>,
     /// Payload bytes given to the driver, or waiting, for each gateway.
     gateway_bytes: FxHashMap<Nid, u64>,
     /// Messages that got their credits from completions and were not yet given to the driver.
@@ -137,7 +141,7 @@ struct InterfaceState {
 
 #[derive(Default)]
 struct Peer {
-    traffic: Traffic,
+    traffic: TrafficCounts,
     /// Of the last send; `None` before the first.
     up: Option<bool>,
     /// What health lacks to 1000.
@@ -165,42 +169,34 @@ pub(crate) const HEALTH_MAX: u32 = 1000;
 
 impl LnetNode {
     /// `make_lo` makes the driver by which the node speaks to itself.
-    pub(crate) fn new<L: Lnd + 'static>(
+    pub(crate) fn new(
         rt: Rt,
-        options: LnetOptions,
+        options: Arc<LnetOptions>,
         faults: Faults,
-        make_lo: impl FnOnce(Rt, Weak<LnetNode>) -> Arc<L>,
+        make_lo: fn(Rt, Weak<LnetNode>) -> Arc<dyn Lnd>,
     ) -> Arc<LnetNode> {
-        Arc::new_cyclic(|node| {
-            let lo = make_lo(rt.clone(), node.clone());
-            // In process nothing is in hand for long: as good as no credits at all.
-            let lo = Arc::new(Interface::new(
-                Nid::LO,
-                lo,
-                Credits::new(STOCK_MAX, STOCK_MAX, usize::MAX, usize::MAX),
-                usize::MAX,
-            ));
-            LnetNode {
-                gets: PendingGets::new(rt.random()),
-                rt,
-                settings: RwLock::new(Settings::of(&options)),
-                options,
-                faults,
-                fault_rules: OnceLock::new(),
-                lo,
-                interfaces: RwLock::default(),
-                portals: RwLock::default(),
-                exposed: Arc::default(),
-                loss_hooks: RwLock::default(),
-                reached_hooks: RwLock::default(),
-                unsent_hook: RwLock::default(),
-                counters: Counters::default(),
-                purposes: [const { AtomicU8::new(Purpose::Requests as u8) }; PORTALS],
-                slow_portals: AtomicU64::new(0),
-                routing: OnceLock::new(),
-                rails: OnceLock::new(),
-                closed: AtomicBool::new(false),
-            }
+        Arc::new_cyclic(|node| LnetNode {
+            gets: PendingGets::new(rt.random()),
+            rt,
+            settings: RwLock::new(Settings::of(&options)),
+            options,
+            faults,
+            fault_rules: OnceLock::new(),
+            lo: OnceLock::new(),
+            make_lo,
+            this: node.clone(),
+            interfaces: RwLock::default(),
+            portals: RwLock::default(),
+            exposed: Arc::default(),
+            loss_hooks: RwLock::default(),
+            reached_hooks: RwLock::default(),
+            unsent_hook: RwLock::default(),
+            counters: Counters::default(),
+            purposes: [const { AtomicU8::new(Purpose::Requests as u8) }; PORTALS],
+            slow_portals: AtomicU64::new(0),
+            routing: OnceLock::new(),
+            rails: OnceLock::new(),
+            closed: AtomicBool::new(false),
         })
     }
 
@@ -211,7 +207,10 @@ impl LnetNode {
             .with_unpacked(o.peer_queue_unpacked_max);
         let released = credits.set_lanes(self.settings.read().lanes, self.rt.now());
         assert!(released.is_empty(), "nothing was sent yet");
-        self.interfaces.write().push(Arc::new(Interface::new(nid, lnd, credits, o.peers_max)));
+        let mut interfaces = self.interfaces.write();
+        interfaces.reserve_exact(1);
+        interfaces.push(Arc::new(Interface::new(nid, lnd, credits, o.peers_max)));
+        drop(interfaces);
         self.handle_interfaces_changed();
     }
 
@@ -228,7 +227,17 @@ impl LnetNode {
     }
 
     pub(crate) fn lo(&self) -> &Arc<Interface> {
-        &self.lo
+        self.lo.get_or_init(|| {
+            let lnd = (self.make_lo)(self.rt.clone(), self.this.clone());
+            // In process nothing is in hand for long: as good as no credits at all.
+            let credits = Credits::new(STOCK_MAX, STOCK_MAX, usize::MAX, usize::MAX);
+            Arc::new(Interface::new(Nid::LO, lnd, credits, usize::MAX))
+        })
+    }
+
+    /// All interfaces that may have messages in hand.
+    pub(crate) fn used_interfaces(&self) -> Vec<Arc<Interface>> {
+        self.interfaces.read().iter().chain(self.lo.get()).cloned().collect()
     }
 
     pub(crate) fn nids(&self) -> Vec<Nid> {
@@ -243,7 +252,10 @@ impl LnetNode {
         assert!(portal != Portal::RESERVED && portal != Portal::BULK, "{portal:?} belongs to LNet itself");
         let mut portals = self.portals.write();
         portals.retain(|(p, _)| *p != portal);
-        portals.extend(handler.map(|h| (portal, h)));
+        if let Some(handler) = handler {
+            portals.reserve_exact(1);
+            portals.push((portal, handler));
+        }
     }
 
     /// From now on messages to this portal are for this purpose.
@@ -338,11 +350,11 @@ impl LnetNode {
     /// Where a message to `to` leaves, and to whom it goes first.
     fn path(&self, to: Nid, is_answer: bool) -> Result<(Arc<Interface>, Nid), LnetError> {
         if to == Nid::LO {
-            return Ok((self.lo.clone(), to));
+            return Ok((self.lo().clone(), to));
         }
         let interfaces = self.interfaces.read();
         if interfaces.iter().any(|i| i.nid == to) {
-            return Ok((self.lo.clone(), to));
+            return Ok((self.lo().clone(), to));
         }
         drop(interfaces);
         match self.interface_to(to) {
@@ -528,7 +540,7 @@ impl LnetNode {
 
     pub(crate) fn interface(&self, nid: Nid) -> Option<Arc<Interface>> {
         if nid == Nid::LO {
-            return Some(self.lo.clone());
+            return Some(self.lo().clone());
         }
         self.interfaces.read().iter().find(|i| i.nid == nid).cloned()
     }
@@ -609,7 +621,7 @@ impl Interface {
             is_silent,
             queued_bytes: s.gateway_bytes.get(&gateway).copied().unwrap_or(0),
             available_credits: s.credits.peer(gateway).available,
-            sequence: peer.map_or(0, |p| p.traffic.sent.total()),
+            sequence: peer.map_or(0, |p| p.traffic.read().sent.total()),
         }
     }
 
@@ -710,20 +722,20 @@ impl Interface {
 
     fn handle_received(&self, from: Nid, kind: Kind) {
         let mut s = self.state.lock();
-        s.traffic.received.count(kind);
-        s.peer(from, self.peers_max).traffic.received.count(kind);
+        s.traffic.count_received(kind);
+        s.peer(from, self.peers_max).traffic.count_received(kind);
     }
 
     fn handle_dropped(&self, from: Nid, kind: Kind) {
         let mut s = self.state.lock();
-        s.traffic.dropped.count(kind);
-        s.peer(from, self.peers_max).traffic.dropped.count(kind);
+        s.traffic.count_dropped(kind);
+        s.peer(from, self.peers_max).traffic.count_dropped(kind);
     }
 
     fn handle_round_trip(&self, from: Nid, now: Time, started: Time) {
         let mut s = self.state.lock();
-        s.traffic.get_rtt.add(now - started);
-        s.peer(from, self.peers_max).traffic.get_rtt.add(now - started);
+        s.traffic.count_round_trip(now - started);
+        s.peer(from, self.peers_max).traffic.count_round_trip(now - started);
     }
 
     pub(crate) fn status(&self, options: &LnetOptions) -> InterfaceStatus {
@@ -737,7 +749,7 @@ impl Interface {
             nid: self.nid,
             up: true,
             interface: lnd.interface,
-            traffic: s.traffic,
+            traffic: s.traffic.read(),
             credits: if lo { 0 } else { gate.max },
             peer_credits: if lo { 0 } else { s.credits.peer_credits() },
             peer_credits_max: if lo { 0 } else { s.credits.peer_credits_max() },
@@ -777,24 +789,19 @@ impl Peer {
 
 impl InterfaceState {
     fn peer(&mut self, nid: Nid, peers_max: usize) -> &mut Peer {
-        if self.peers.len() >= peers_max && !self.peers.contains_key(&nid) {
+        if self.peers.len() >= peers_max && self.peers.get(&nid).is_none() {
             self.credits.forget_idle();
             let credits = &self.credits;
             self.peers.retain(|nid, _| credits.peer(*nid).available < i64::from(credits.peer(*nid).max));
         }
-        self.peers.entry(nid).or_default()
+        self.peers.get_or_insert_with(nid, Box::default)
     }
 
     fn count_done(&mut self, done: &Outbound, result: Result<(), LnetError>, now: Time, peers_max: usize) {
         let kind = done.message.header.kind;
-        let count = |t: &mut Traffic| match result {
-            Ok(()) => {
-                t.sent.count(kind);
-                if kind == Kind::Put {
-                    t.put_egress.add(now - done.started);
-                }
-            }
-            Err(_) => t.dropped.count(kind),
+        let count = |t: &mut TrafficCounts| match result {
+            Ok(()) => t.count_sent(kind, now - done.started),
+            Err(_) => t.count_dropped(kind),
         };
         if let Err(failure) = result {
             self.failures.count(failure);
@@ -843,7 +850,7 @@ impl InterfaceState {
             min_rtr_credits: max,
             refcount: 1 + (max - gate.available) as u64,
             health: HEALTH_MAX - peer.sickness,
-            traffic: peer.traffic,
+            traffic: peer.traffic.read(),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::error::LnetError;
 use crate::lnd::{Lnd, Outbound, Receipt};
 use crate::message::Message;
 use crate::node::LnetNode;
+use crate::options::LnetOptions;
 use crate::packed::Packed;
 use nacre_base::{FxHashMap, Network, Nid, Prng, Time};
 use nacre_rt::Rt;
@@ -150,7 +151,12 @@ impl SimNet {
             stats: SimNetStats::default(),
             watch: None,
         };
-        let shared = Arc::new(Shared { rt: rt.clone(), state: Mutex::new(state), earlier: Notify::new() });
+        let shared = Arc::new(Shared {
+            rt: rt.clone(),
+            node_options: Arc::default(),
+            state: Mutex::new(state),
+            earlier: Notify::new(),
+        });
         drop(rt.spawn(run(shared.clone())));
         SimNet(shared)
     }
@@ -251,6 +257,11 @@ impl SimNet {
         self.0.state.lock().stats
     }
 
+    /// The options that nodes of this network share, unless they have other ones.
+    pub(crate) fn node_options(&self) -> Arc<LnetOptions> {
+        self.0.node_options.clone()
+    }
+
     /// Adds a node under a number of its own, or under `number`, replacing the crashed node that had it.
     pub(crate) fn join(&self, node: &Arc<LnetNode>, number: Option<u32>) -> (Nid, Arc<dyn Lnd>) {
         let mut s = self.0.state.lock();
@@ -268,7 +279,7 @@ impl SimNet {
             received_until: Time::ZERO,
             delivered_until: Time::ZERO,
         };
-        s.nodes.insert(number, member);
+        s.nodes.insert(number, Box::new(member));
         let nid = nid_on(s.options.network, number);
         drop(s);
         (nid, Arc::new(Port { net: Arc::downgrade(&self.0), number, life }))
@@ -316,6 +327,8 @@ impl FaultPlan {
 
 struct Shared {
     rt: Rt,
+    /// Options of the nodes that have no other ones.
+    node_options: Arc<LnetOptions>,
     state: Mutex<State>,
     /// Rung when an event was added that comes before the time the task sleeps until.
     earlier: Notify,
@@ -325,7 +338,8 @@ struct State {
     options: SimNetOptions,
     prng: Prng,
     next_node: u32,
-    nodes: FxHashMap<u32, Member>,
+    /// Boxed, because the table has room to spare for many.
+    nodes: FxHashMap<u32, Box<Member>>,
     links: BTreeMap<(u32, u32), LinkOptions>,
     /// When the last message of a link arrives, for links with jitter.
     in_order: FxHashMap<(u32, u32), Time>,

@@ -104,6 +104,57 @@ pub struct Traffic {
     pub get_rtt: Latency,
 }
 
+/// [`Traffic`] while it is counted.
+#[derive(Default)]
+pub(crate) struct TrafficCounts {
+    sent_puts: u64,
+    received_puts: u64,
+    put_egress: Latency,
+    /// Everything else. Boxed, because most peers only exchange requests and replies, which are PUTs, until they move data.
+    others: Option<Box<Traffic>>,
+}
+
+impl TrafficCounts {
+    fn others(&mut self) -> &mut Traffic {
+        self.others.get_or_insert_default()
+    }
+
+    /// A message was sent after this time in the network.
+    pub(crate) fn count_sent(&mut self, kind: Kind, egress: Duration) {
+        match kind {
+            Kind::Put => {
+                self.sent_puts += 1;
+                self.put_egress.add(egress);
+            }
+            _ => self.others().sent.count(kind),
+        }
+    }
+
+    pub(crate) fn count_received(&mut self, kind: Kind) {
+        match kind {
+            Kind::Put => self.received_puts += 1,
+            _ => self.others().received.count(kind),
+        }
+    }
+
+    pub(crate) fn count_dropped(&mut self, kind: Kind) {
+        self.others().dropped.count(kind);
+    }
+
+    /// A GET was answered after this time.
+    pub(crate) fn count_round_trip(&mut self, took: Duration) {
+        self.others().get_rtt.add(took);
+    }
+
+    pub(crate) fn read(&self) -> Traffic {
+        let mut all = self.others.as_deref().copied().unwrap_or_default();
+        all.sent.put += self.sent_puts;
+        all.received.put += self.received_puts;
+        all.put_egress = self.put_egress;
+        all
+    }
+}
+
 /// One interface: an entry of `lnetctl net show -v`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceStatus {

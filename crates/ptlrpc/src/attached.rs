@@ -40,14 +40,14 @@ pub(crate) enum Moment {
 pub(crate) struct Attached {
     hooks: Mutex<Vec<(Moment, Hook)>>,
     recover: Mutex<Vec<RecoverHook>>,
-    ask: OnceLock<ConnectHook>,
-    connected: OnceLock<ConnectedHook>,
+    /// Boxed, because the import of an MGS has none.
+    connect: OnceLock<Box<(ConnectHook, ConnectedHook)>>,
     /// Table that lists the import's parameters, if there is one.
     pub(crate) listed: OnceLock<Params>,
     /// Response times by opcode, counted as replies are handled; those of connects and pings are in the import's state.
     stats: OpStats,
     /// See [`Attachments::nudge`].
-    nudge: OnceLock<Notify>,
+    nudge: OnceLock<Box<Notify>>,
 }
 
 /// Place for what may be attached to an import: one pointer, because most imports of a simulation have nothing attached.
@@ -72,12 +72,12 @@ impl Attachments {
 
     /// Hook that completes a connect request.
     pub(crate) fn ask(&self) -> Option<&ConnectHook> {
-        self.0.get()?.ask.get()
+        self.0.get()?.connect.get().map(|hooks| &hooks.0)
     }
 
     /// Hook that takes a connect reply.
     pub(crate) fn connected(&self) -> Option<&ConnectedHook> {
-        self.0.get()?.connected.get()
+        self.0.get()?.connect.get().map(|hooks| &hooks.1)
     }
 
     pub(crate) fn listed(&self) -> Option<&Params> {
@@ -101,12 +101,12 @@ impl Attachments {
 
     /// Ends the pause between two connects early.
     pub(crate) fn nudge(&self) -> &Notify {
-        self.all().nudge.get_or_init(Notify::new)
+        self.all().nudge.get_or_init(Box::default)
     }
 
     /// [`Attachments::nudge`], if the import has ever paused.
     pub(crate) fn nudge_if_made(&self) -> Option<&Notify> {
-        self.0.get()?.nudge.get()
+        self.0.get()?.nudge.get().map(|nudge| &**nudge)
     }
 }
 
@@ -130,7 +130,6 @@ impl Attached {
         ask: impl Fn(&mut ConnectData) + Send + Sync + 'static,
         connected: impl Fn(&ConnectData) + Send + Sync + 'static,
     ) {
-        let _ = self.ask.set(Arc::new(ask));
-        let _ = self.connected.set(Arc::new(connected));
+        let _ = self.connect.set(Box::new((Arc::new(ask), Arc::new(connected))));
     }
 }

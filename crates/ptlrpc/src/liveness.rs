@@ -2,7 +2,7 @@
 
 use nacre_base::param::Params;
 use nacre_base::param::value::Reading;
-use nacre_base::{FxHashMap, Time, Uuid};
+use nacre_base::{SmallMap, Time, Uuid};
 use parking_lot::Mutex;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -167,13 +167,13 @@ impl Liveness {
 
 /// When each client of a node renewed its lease last.
 #[derive(Debug, Default)]
-pub(crate) struct Renewals(Mutex<FxHashMap<Uuid, Time>>);
+pub(crate) struct Renewals(Mutex<SmallMap<Uuid, Time>>);
 
 impl Renewals {
     /// The MGS has answered a question that the client sent at `sent`. One that waited for long was sent before others.
     pub(crate) fn renew(&self, client: Uuid, sent: Time) {
         let mut all = self.0.lock();
-        let last = all.entry(client).or_insert(sent);
+        let last = all.get_or_insert_with(client, || sent);
         *last = sent.max(*last);
     }
 

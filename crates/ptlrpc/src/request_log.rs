@@ -4,7 +4,7 @@
 //! A client says for each lane up to which xid it has seen all replies: a request for a lock may wait for minutes, and
 //! the replies to all writes since must not be kept for so long.
 
-use nacre_base::{FxHashMap, Nid, Payload, Tag, Time};
+use nacre_base::{FxHashMap, Nid, Payload, SmallMap, Tag, Time};
 use nacre_lnet::Purpose;
 use nacre_wire::Lane;
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ pub(crate) struct Early {
 /// The engine.
 #[derive(Default)]
 pub(crate) struct RequestLog {
-    running: FxHashMap<u64, Running>,
+    running: SmallMap<u64, Running>,
     running_bytes: usize,
     lanes: [Answered; Lane::ALL.len()],
 }
@@ -139,7 +139,7 @@ impl RequestLog {
         }
         let Received { reply_to, lane, tag, bytes, replay, at: arrived, deadline, .. } = r;
         self.running_bytes += bytes;
-        self.running.insert(r.xid, Running { reply_to, lane, tag, bytes, replay, arrived, deadline });
+        self.running.get_or_insert_with(r.xid, || Running { reply_to, lane, tag, bytes, replay, arrived, deadline });
         if r.resent && r.tag != Tag(0) { Verdict::AskTarget } else { Verdict::Execute }
     }
 
@@ -184,10 +184,10 @@ impl RequestLog {
         use crate::adaptive_timeout::{AT_EARLY_MARGIN, extension};
         if self.running.is_empty() {
             // Most clients send a request and then none for long; the table of those that ran would stay.
-            self.running = FxHashMap::default();
+            self.running = SmallMap::default();
         }
         let (mut due, mut next) = (Vec::new(), Time::FAR_FUTURE);
-        for (xid, r) in &mut self.running {
+        for (xid, r) in self.running.iter_mut() {
             // If the deadline has passed, the client has given up or missed an early reply: it will send the request
             // again.
             if r.deadline > now && r.deadline.since(now) <= AT_EARLY_MARGIN {

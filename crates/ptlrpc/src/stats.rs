@@ -20,9 +20,10 @@ pub(crate) struct OpStats(OnceLock<Box<Tallies>>);
 struct Tallies {
     /// For each opcode, by its position in [`Opcode::ALL`], the number of its tally, from 1; 0 until it is counted.
     numbers: [AtomicU8; Opcode::ALL.len()],
-    /// Tallies in the order of their numbers. Each block has twice as many as the block before; an idle import needs the
-    /// first one only.
-    blocks: [OnceLock<Box<[Tally]>>; BLOCKS],
+    /// The tally that was counted into first: an idle import needs no other.
+    first: Tally,
+    /// The others in the order of their numbers. The first block has two, and each has twice as many as the block before.
+    blocks: OnceLock<Box<[OnceLock<Box<[Tally]>>; BLOCKS]>>,
     /// Numbers given. Locked only when an opcode is counted for the first time.
     given: Mutex<u8>,
 }
@@ -31,10 +32,8 @@ struct Tallies {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OpSums(BTreeMap<Opcode, Sums>);
 
-/// Tallies in the first block.
-const FIRST_BLOCK: usize = 1;
-const BLOCKS: usize = 6;
-const _: () = assert!(FIRST_BLOCK * ((1 << BLOCKS) - 1) >= Opcode::ALL.len(), "each opcode needs a tally");
+const BLOCKS: usize = 5;
+const _: () = assert!((2 << BLOCKS) - 1 >= Opcode::ALL.len(), "each opcode needs a tally");
 const _: () = assert!(Opcode::ALL.len() < u8::MAX as usize, "numbers of tallies are bytes");
 
 /// Positions of the opcodes in [`Opcode::ALL`], by their numbers.
@@ -50,7 +49,8 @@ static POSITIONS: [u8; Opcode::ALL[Opcode::ALL.len() - 1] as usize + 1] = {
 
 impl Default for Tallies {
     fn default() -> Tallies {
-        Tallies { numbers: std::array::from_fn(|_| AtomicU8::new(0)), blocks: Default::default(), given: Mutex::new(0) }
+        let (first, blocks, given) = Default::default();
+        Tallies { numbers: std::array::from_fn(|_| AtomicU8::new(0)), first, blocks, given }
     }
 }
 
@@ -95,11 +95,15 @@ impl Tallies {
     }
 
     fn tally(&self, number: u8) -> &Tally {
-        let at = usize::from(number) - 1;
-        let block = (at / FIRST_BLOCK + 1).ilog2() as usize;
-        let begin = FIRST_BLOCK * ((1 << block) - 1);
-        let make = || (0..FIRST_BLOCK << block).map(|_| Tally::default()).collect();
-        &self.blocks[block].get_or_init(make)[at - begin]
+        let number = usize::from(number);
+        if number == 1 {
+            return &self.first;
+        }
+        // The numbers of a block begin with a power of two, which is also how many they are.
+        let power = number.ilog2();
+        let (block, begin) = (power as usize - 1, 1 << power);
+        let make = || (0..begin).map(|_| Tally::default()).collect();
+        &self.blocks.get_or_init(Box::default)[block].get_or_init(make)[number - begin]
     }
 
     fn read(&self, opcode: Opcode) -> Sums {
@@ -209,7 +213,7 @@ ost_write                 2 samples [usecs] 10 30 40 1000";
     fn idle_imports_and_lanes_take_little_room() {
         assert_eq!(size_of::<OpStats>(), 16);
         // An idle import counts its connect, pings and perhaps a statfs. A map of sums took 560 bytes for these.
-        let idle = size_of::<Tallies>() + FIRST_BLOCK * size_of::<Tally>();
-        assert!(idle <= 448, "{idle} bytes");
+        let idle = size_of::<Tallies>();
+        assert!(idle <= 192, "{idle} bytes");
     }
 }

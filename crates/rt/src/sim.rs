@@ -33,8 +33,7 @@ struct Running {
     future: BoxFuture,
     /// Name of the scope in which it was spawned.
     scope: Arc<str>,
-    waker: Waker,
-    flag: Arc<TaskWaker>,
+    waker: Arc<TaskWaker>,
 }
 
 /// Counts of a simulation so far.
@@ -63,9 +62,16 @@ pub(crate) struct Shared {
 struct Timers {
     /// (deadline, sequence number) first; the sequence makes equal deadlines fire in the order they were set.
     queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    /// `None` for a timer that nobody waits for any more.
     wakers: Slab<Option<Waker>>,
+    /// Timers in the queue that nobody waits for any more.
+    unwanted: usize,
     next: u64,
 }
+
+/// Timers that nobody waits for, from which on they are swept out once they are most of all. Each request of a simulation leaves such
+/// timers behind, and their deadlines may be minutes away.
+const UNWANTED_MIN: usize = 64;
 
 struct TaskWaker {
     id: usize,
@@ -177,13 +183,13 @@ impl Sim {
     fn collect(&mut self) {
         for (future, scope) in std::mem::take(&mut *self.shared.spawned.lock()) {
             let entry = self.tasks.vacant_entry();
-            let flag = Arc::new(TaskWaker {
+            let waker = Arc::new(TaskWaker {
                 id: entry.key(),
                 queued: AtomicBool::new(true),
                 woken: self.shared.woken.clone(),
             });
             self.ready.push(entry.key());
-            entry.insert(Running { future, scope, waker: flag.clone().into(), flag });
+            entry.insert(Running { future, scope, waker });
         }
         std::mem::swap(&mut self.incoming, &mut *self.shared.woken.lock());
         // Sorted, so that the order of wake-ups does not matter: `tokio::sync::watch` wakes in an order of its own.
@@ -196,13 +202,13 @@ impl Sim {
         let Some(task) = self.tasks.get_mut(id) else { return };
         self.polls += 1;
         self.trace = mix64(self.trace ^ mix64(self.shared.now().0) ^ id as u64);
-        task.flag.queued.store(false, Ordering::Relaxed);
-        let waker = task.waker.clone();
+        task.waker.queued.store(false, Ordering::Relaxed);
+        let waker = Waker::from(task.waker.clone());
         CURRENT.set(Some((self.shared.now(), task.scope.clone())));
         let done = task.future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         if done {
             // Old wakers of this task must never queue its successor in the slot.
-            task.flag.queued.store(true, Ordering::Relaxed);
+            task.waker.queued.store(true, Ordering::Relaxed);
             let ended = self.tasks.remove(id);
             self.shared.woken.lock().retain(|w| *w != id);
             drop(ended);
@@ -218,6 +224,45 @@ impl Drop for Sim {
         drop(tasks);
         self.shared.spawned.lock().clear();
         *self.shared.timers.lock() = Timers::default();
+    }
+}
+
+impl Timers {
+    /// Nobody waits for a timer any more. Its place is free once its deadline has passed, or when such timers are swept out.
+    fn release(&mut self, slot: usize) {
+        // There are no timers any more if the simulation has ended before the sleep.
+        let Some(waker) = self.wakers.get_mut(slot) else { return };
+        assert!(waker.take().is_some(), "a timer is released once");
+        self.unwanted += 1;
+        if self.unwanted >= UNWANTED_MIN.max(self.queue.len() / 2) {
+            self.sweep();
+        }
+    }
+
+    fn sweep(&mut self) {
+        let Timers { queue, wakers, unwanted, .. } = self;
+        queue.retain(|Reverse((_, _, slot))| {
+            let is_wanted = wakers[*slot].is_some();
+            if !is_wanted {
+                wakers.remove(*slot);
+                *unwanted -= 1;
+            }
+            is_wanted
+        });
+        assert_eq!(*unwanted, 0, "timers that nobody waits for were in the queue");
+        queue.shrink_to(queue.len() * 2);
+        wakers.shrink_to_fit();
+    }
+
+    /// The next timer that is still wanted: its deadline, and the waker of the task that waits for it.
+    fn pop(&mut self) -> Option<(u64, Waker)> {
+        loop {
+            let Reverse((at, _, slot)) = self.queue.pop()?;
+            match self.wakers.remove(slot) {
+                Some(waker) => return Some((at, waker)),
+                None => self.unwanted -= 1,
+            }
+        }
     }
 }
 
@@ -241,17 +286,11 @@ impl Shared {
 
     /// Moves time to the next timer that is still wanted and wakes it. Returns false if there is none.
     fn fire_next_timer(&self) -> bool {
-        loop {
-            let mut timers = self.timers.lock();
-            let Some(Reverse((at, _, slot))) = timers.queue.pop() else { return false };
-            let waker = timers.wakers.remove(slot);
-            drop(timers);
-            if let Some(waker) = waker {
-                self.now.fetch_max(at, Ordering::Relaxed);
-                waker.wake();
-                return true;
-            }
-        }
+        let next = self.timers.lock().pop();
+        let Some((at, waker)) = next else { return false };
+        self.now.fetch_max(at, Ordering::Relaxed);
+        waker.wake();
+        true
     }
 }
 
@@ -293,14 +332,12 @@ impl Future for SimSleep {
 }
 
 impl SimSleep {
-    /// Forgets the waker; the queue entry frees the slot when it comes up. A fired timer's slot is already free, and
-    /// then `now >= deadline`, so only a sleep that has not fired may touch it.
+    /// Forgets the waker. A fired timer's slot is already free, and then `now >= deadline`, so only a sleep that has not fired may
+    /// touch it.
     fn release(&mut self) {
         let Some(slot) = self.slot.take() else { return };
-        if self.shared.now() < self.deadline
-            && let Some(w) = self.shared.timers.lock().wakers.get_mut(slot)
-        {
-            *w = None;
+        if self.shared.now() < self.deadline {
+            self.shared.timers.lock().release(slot);
         }
     }
 }

@@ -21,9 +21,15 @@ pub(crate) struct Aborter(Arc<Control>);
 struct Control {
     aborted: AtomicBool,
     finished: AtomicBool,
+    wakers: Mutex<Wakers>,
+}
+
+#[derive(Default)]
+struct Wakers {
     /// The executor's waker, to make an aborted task be polled once more and drop its future.
-    runner: Mutex<Option<Waker>>,
-    waiters: Mutex<Vec<Waker>>,
+    runner: Option<Waker>,
+    /// Wakers of those that await the task's end. Boxed, because nobody awaits most tasks, and a node keeps the handles of many.
+    waiters: Option<Box<Vec<Waker>>>,
 }
 
 impl Task {
@@ -48,12 +54,12 @@ impl Future for Task {
         if self.is_finished() {
             return Poll::Ready(());
         }
-        let mut waiters = self.0.waiters.lock();
+        let mut wakers = self.0.wakers.lock();
         // Checked again under the lock: the task takes the lock after it set the flag.
         if self.is_finished() {
             return Poll::Ready(());
         }
-        waiters.push(cx.waker().clone());
+        wakers.waiters.get_or_insert_default().push(cx.waker().clone());
         Poll::Pending
     }
 }
@@ -61,7 +67,7 @@ impl Future for Task {
 impl Aborter {
     pub(crate) fn abort(&self) {
         self.0.aborted.store(true, Ordering::Release);
-        let runner = self.0.runner.lock().take();
+        let runner = self.0.wakers.lock().runner.take();
         if let Some(w) = runner {
             w.wake();
         }
@@ -88,7 +94,7 @@ impl Future for Wrapped {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if !self.control.aborted.load(Ordering::Acquire) {
             {
-                let mut runner = self.control.runner.lock();
+                let runner = &mut self.control.wakers.lock().runner;
                 if runner.as_ref().is_none_or(|w| !w.will_wake(cx.waker())) {
                     *runner = Some(cx.waker().clone());
                 }
@@ -109,8 +115,8 @@ impl Drop for Wrapped {
     fn drop(&mut self) {
         self.future = None;
         self.control.finished.store(true, Ordering::Release);
-        *self.control.runner.lock() = None;
-        let waiters = std::mem::take(&mut *self.control.waiters.lock());
-        waiters.into_iter().for_each(Waker::wake);
+        let Wakers { runner, waiters } = std::mem::take(&mut *self.control.wakers.lock());
+        drop(runner);
+        waiters.into_iter().for_each(|waiters| waiters.into_iter().for_each(Waker::wake));
     }
 }
