@@ -655,7 +655,7 @@ mod tests {
         type Packed = String;
 
         fn pack(self) -> Result<String, u32> {
-            if self % 2 == 0 { Err(self) } else { Ok(self.to_string()) }
+            if self.is_multiple_of(2) { Err(self) } else { Ok(self.to_string()) }
         }
 
         fn unpack(packed: String) -> u32 {

@@ -23,7 +23,7 @@ struct Tallies {
     /// The tally that was counted into first: an idle import needs no other.
     first: Tally,
     /// The others in the order of their numbers. The first block has two, and each has twice as many as the block before.
-    blocks: OnceLock<Box<[OnceLock<Box<[Tally]>>; BLOCKS]>>,
+    blocks: OnceLock<Box<[Block; BLOCKS]>>,
     /// Numbers given. Locked only when an opcode is counted for the first time.
     given: Mutex<u8>,
 }
@@ -32,8 +32,11 @@ struct Tallies {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OpSums(BTreeMap<Opcode, Sums>);
 
+/// Tallies, made when the first of them is counted into.
+type Block = OnceLock<Box<[Tally]>>;
+
 const BLOCKS: usize = 5;
-const _: () = assert!((2 << BLOCKS) - 1 >= Opcode::ALL.len(), "each opcode needs a tally");
+const _: () = assert!((2 << BLOCKS) > Opcode::ALL.len(), "each opcode needs a tally");
 const _: () = assert!(Opcode::ALL.len() < u8::MAX as usize, "numbers of tallies are bytes");
 
 /// Positions of the opcodes in [`Opcode::ALL`], by their numbers.

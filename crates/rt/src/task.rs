@@ -28,8 +28,8 @@ struct Control {
 struct Wakers {
     /// The executor's waker, to make an aborted task be polled once more and drop its future.
     runner: Option<Waker>,
-    /// Wakers of those that await the task's end. Boxed, because nobody awaits most tasks, and a node keeps the handles of many.
-    waiters: Option<Box<Vec<Waker>>>,
+    /// Wakers of those that await the task's end.
+    waiters: Vec<Waker>,
 }
 
 impl Task {
@@ -59,7 +59,7 @@ impl Future for Task {
         if self.is_finished() {
             return Poll::Ready(());
         }
-        wakers.waiters.get_or_insert_default().push(cx.waker().clone());
+        wakers.waiters.push(cx.waker().clone());
         Poll::Pending
     }
 }
@@ -117,6 +117,6 @@ impl Drop for Wrapped {
         self.control.finished.store(true, Ordering::Release);
         let Wakers { runner, waiters } = std::mem::take(&mut *self.control.wakers.lock());
         drop(runner);
-        waiters.into_iter().for_each(|waiters| waiters.into_iter().for_each(Waker::wake));
+        waiters.into_iter().for_each(Waker::wake);
     }
 }

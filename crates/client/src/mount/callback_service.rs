@@ -28,11 +28,14 @@ pub(crate) trait LockHolder: Send + Sync {
     fn handle_lock_volume(&self, volume: &LockVolume);
 }
 
+/// The target of the locks, and who holds them.
+type Holder = (Box<str>, Weak<dyn LockHolder>);
+
 /// The lock holders of a mount by target.
 #[derive(Default)]
 pub(crate) struct Callbacks {
     /// In the order of their names: an idle mount has one, and its callbacks are few.
-    holders: Mutex<Vec<(Box<str>, Weak<dyn LockHolder>)>>,
+    holders: Mutex<Vec<Holder>>,
     /// Keeps the service running.
     served: Mutex<Option<ServedTarget>>,
 }
@@ -68,7 +71,7 @@ impl Callbacks {
 }
 
 /// The place of the holder of a target's locks; the place where it belongs if there is none.
-fn find(holders: &[(Box<str>, Weak<dyn LockHolder>)], target: &str) -> Result<usize, usize> {
+fn find(holders: &[Holder], target: &str) -> Result<usize, usize> {
     holders.binary_search_by(|(name, _)| (**name).cmp(target))
 }
 

@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn without_faults_it_is_refused() {
         let sim = nacre_rt::Sim::new(1);
-        let lnet = Lnet::new(sim.rt(), Default::default(), nacre_base::Faults::new());
+        let lnet = Lnet::new(sim.rt(), nacre_lnet::LnetOptions::default(), nacre_base::Faults::new());
         assert_eq!(carry_out(&lnet, false, &RuleTask::List).unwrap_err().0, Errno::EPERM);
     }
 }
