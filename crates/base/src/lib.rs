@@ -15,6 +15,7 @@ pub mod param;
 pub mod prng;
 pub mod size;
 pub mod small_map;
+pub mod sorted_map;
 pub mod steps;
 pub mod table;
 pub mod tally;
@@ -27,6 +28,7 @@ pub use id::{Fid, MdtIndex, OstIndex, Tag, TargetKind, TargetName, Transno, Uuid
 pub use nid::{Network, NetworkKind, Nid, RawNid};
 pub use prng::Prng;
 pub use small_map::SmallMap;
+pub use sorted_map::SortedMap;
 pub use time::{Time, Timestamp};
 
 /// A hash map whose iteration order is the same in every run: for the same insertions it never depends on OS randomness.

@@ -23,9 +23,10 @@ pub(crate) struct Mount {
     /// Stay in the foreground, logs on standard error
     #[arg(short = 'f', long)]
     foreground: bool,
-    /// Mount options, separated by commas: ro, noatime, sync, remount, noir (no imperative recovery), nochecksum (data
-    /// is not checked on the wire), always_ping (every target, whatever the site has chosen), listen=ADDRESS and route=NETWORK:GATEWAY (as --listen and --route, for
-    /// /etc/fstab), network=NETWORK (of this host's networks only this one), ...; unknown ones are refused
+    /// Mount options, separated by commas: ro, noatime, sync, remount, noir (no imperative recovery), nochecksum (data is
+    /// not checked on the wire), always_ping (every target, whatever the site has chosen), listen=ADDRESS and
+    /// route=NETWORK:GATEWAY (as --listen and --route, for /etc/fstab), network=NETWORK (of this host's networks only this
+    /// one), ...; unknown ones are refused
     #[arg(short = 'o', value_delimiter = ',')]
     options: Vec<String>,
     #[command(flatten)]
@@ -56,8 +57,9 @@ const REMOUNT: &str = "remount";
 
 /// Shown for an unknown option.
 const KNOWN_OPTIONS: &str = "ro, rw, nosuid, suid, nodev, dev, noexec, exec, noatime, relatime, strictatime, nodiratime, diratime \
-     (listing a directory changes its access time in neither case), sync, async, dirsync, remount, noir (no imperative recovery), checksum, nochecksum, always_ping, listen=ADDRESS, network=NETWORK, route=NETWORK:GATEWAY, and those that only mount(8) heeds, such as _netdev, noauto, \
-     nofail and x-*";
+     (listing a directory changes its access time in neither case), sync, async, dirsync, remount, noir (no imperative recovery), checksum, \
+     nochecksum, always_ping, listen=ADDRESS, network=NETWORK, route=NETWORK:GATEWAY, and those that only mount(8) heeds, such as \
+     _netdev, noauto, nofail and x-*";
 
 /// Options of mount(8) that need nothing from this program, or that every mount has; and those that the kernel shows for
 /// every mount, which mount(8) repeats for a remount.

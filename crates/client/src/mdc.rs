@@ -38,7 +38,7 @@ pub(crate) struct Mdc {
     connection: Connection,
     pub(crate) lost: LostChanges,
     flocks: Mutex<flocks::HeldFlocks>,
-    /// Made for the first request that may bring something to keep: most mounts of a site are idle.
+    /// Made at the first request, because most mounts of a site are idle.
     inodes: OnceLock<Box<Mutex<InodeCache>>>,
     /// True while the import sends pings, because this client holds locks.
     kept_alive: AtomicBool,

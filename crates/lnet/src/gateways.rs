@@ -10,7 +10,7 @@
 
 use crate::frame::ToldWay;
 use crate::settings::GatewayRules;
-use nacre_base::{Network, Nid, Time};
+use nacre_base::{Network, Nid, SortedMap, Time};
 use std::time::Duration;
 
 /// A gateway that was sent something and stays silent for so long is pinged.
@@ -76,57 +76,15 @@ struct Gateway {
 /// The gateways of a node's routes.
 #[derive(Debug)]
 pub(crate) struct Gateways {
-    all: Known,
+    all: SortedMap<Nid, Gateway>,
     /// Interval of pings of a gateway that is not in use; zero if no gateway is ever pinged.
     interval: Duration,
     rules: GatewayRules,
 }
 
-/// Gateways in the order of their NIDs. There may be hundreds at each of thousands of clients, so they lie without gaps.
-#[derive(Debug, Default)]
-struct Known(Vec<(Nid, Gateway)>);
-
-impl Known {
-    fn find(&self, nid: Nid) -> Result<usize, usize> {
-        self.0.binary_search_by_key(&nid, |(nid, _)| *nid)
-    }
-
-    fn get(&self, nid: Nid) -> Option<&Gateway> {
-        self.find(nid).ok().map(|at| &self.0[at].1)
-    }
-
-    fn get_mut(&mut self, nid: Nid) -> Option<&mut Gateway> {
-        self.find(nid).ok().map(|at| &mut self.0[at].1)
-    }
-
-    fn add(&mut self, nid: Nid, gateway: Gateway) {
-        if let Err(at) = self.find(nid) {
-            self.0.insert(at, (nid, gateway));
-        }
-    }
-
-    fn remove(&mut self, nid: Nid) {
-        if let Ok(at) = self.find(nid) {
-            self.0.remove(at);
-        }
-    }
-
-    fn iter_mut(&mut self) -> impl Iterator<Item = (Nid, &mut Gateway)> {
-        self.0.iter_mut().map(|(nid, gateway)| (*nid, gateway))
-    }
-
-    fn values(&self) -> impl Iterator<Item = &Gateway> {
-        self.0.iter().map(|(_, gateway)| gateway)
-    }
-
-    fn values_mut(&mut self) -> impl Iterator<Item = &mut Gateway> {
-        self.0.iter_mut().map(|(_, gateway)| gateway)
-    }
-}
-
 impl Gateways {
     pub(crate) fn new(interval: Duration) -> Gateways {
-        Gateways { all: Known::default(), interval, rules: GatewayRules::default() }
+        Gateways { all: SortedMap::new(), interval, rules: GatewayRules::default() }
     }
 
     /// Gateways are judged so from now on. The next ping of each may be due earlier than before.
@@ -146,24 +104,26 @@ impl Gateways {
     pub(crate) fn add(&mut self, gateway: Nid, now: Time) {
         let next = if self.interval < Duration::from_secs(3600) { now } else { Time::FAR_FUTURE };
         let dead = self.rules.check_routers_before_use && next == now && !self.interval.is_zero();
-        self.all.add(gateway, Gateway { next, dead, died: now, ..Gateway::default() });
+        if self.all.get(&gateway).is_none() {
+            self.all.insert(gateway, Gateway { next, dead, died: now, ..Gateway::default() });
+        }
     }
 
     /// The last route by this gateway was removed.
     pub(crate) fn remove(&mut self, gateway: Nid) {
-        self.all.remove(gateway);
+        self.all.remove(&gateway);
     }
 
     /// A message was given to a gateway.
     pub(crate) fn handle_sent(&mut self, gateway: Nid, now: Time) {
-        if let Some(gateway) = self.all.get_mut(gateway).filter(|_| !self.interval.is_zero()) {
+        if let Some(gateway) = self.all.get_mut(&gateway).filter(|_| !self.interval.is_zero()) {
             gateway.unanswered_since.get_or_insert(now);
         }
     }
 
     /// Anything came from a gateway. What it cannot reach it may still not reach. True if it was dead until now.
     pub(crate) fn handle_heard(&mut self, gateway: Nid, now: Time) -> bool {
-        let Some(gateway) = self.all.get_mut(gateway) else { return false };
+        let Some(gateway) = self.all.get_mut(&gateway) else { return false };
         gateway.heard = now;
         gateway.unanswered_since = None;
         // It need not answer in time who has so much else to say.
@@ -175,7 +135,7 @@ impl Gateways {
     pub(crate) fn handle_lost(&mut self, gateway: Nid, now: Time) -> bool {
         let (rules, is_judged) = (self.rules, !self.interval.is_zero());
         // Without pings nothing would bring a dead gateway back into use.
-        let lived = self.all.get_mut(gateway).is_some_and(|gateway| !is_judged || gateway.fail(&rules, now));
+        let lived = self.all.get_mut(&gateway).is_some_and(|gateway| !is_judged || gateway.fail(&rules, now));
         if lived && is_judged {
             self.look_again(now);
         }
@@ -192,7 +152,7 @@ impl Gateways {
 
     /// A gateway said that it cannot reach a network.
     pub(crate) fn handle_unreachable(&mut self, gateway: Nid, network: Network, now: Time) {
-        if let Some(gateway) = self.all.get_mut(gateway).filter(|_| !self.interval.is_zero())
+        if let Some(gateway) = self.all.get_mut(&gateway).filter(|_| !self.interval.is_zero())
             && !gateway.unreachable.contains(&network)
         {
             gateway.unreachable.push(network);
@@ -204,7 +164,7 @@ impl Gateways {
     /// A ping of a gateway was answered after so long. If it had been given up by then, it is pinged once more at once: it may
     /// be far away, or only the network between may have been cut for a while.
     pub(crate) fn handle_answer(&mut self, gateway: Nid, round_trip: Duration, now: Time) {
-        let Some(gateway) = self.all.get_mut(gateway) else { return };
+        let Some(gateway) = self.all.get_mut(&gateway) else { return };
         let is_slower = round_trip > gateway.patience(&self.rules);
         gateway.round_trip = round_trip;
         if is_slower {
@@ -215,7 +175,7 @@ impl Gateways {
     /// A gateway said how it is, in answer to a ping or of its own accord. Returns the networks behind it to which messages may
     /// have been lost since it said so last.
     pub(crate) fn handle_told(&mut self, gateway: Nid, told: Told, now: Time) -> Vec<(Network, u32)> {
-        let Some(gateway) = self.all.get_mut(gateway) else { return Vec::new() };
+        let Some(gateway) = self.all.get_mut(&gateway) else { return Vec::new() };
         let before = gateway.told.take();
         let is_new = |way: &&ToldWay| {
             let known = before.as_ref().and_then(|before| before.way(way.network));
@@ -231,7 +191,7 @@ impl Gateways {
     /// Why the gateway cannot be used for a network; none if it can. Nothing is known against a network that the gateway did not
     /// name.
     pub(crate) fn trouble(&self, gateway: Nid, network: Network) -> Option<Unusable> {
-        let gateway = self.all.get(gateway)?;
+        let gateway = self.all.get(&gateway)?;
         if gateway.dead {
             return Some(Unusable::Dead);
         }
@@ -250,7 +210,7 @@ impl Gateways {
     /// Whether nothing has come from the gateway for a while, so that it may be dead for all that is known. Where gateways are
     /// not pinged none counts as silent, because it would never have its turn again.
     pub(crate) fn is_silent(&self, gateway: Nid, now: Time) -> bool {
-        !self.interval.is_zero() && self.all.get(gateway).is_none_or(|gateway| gateway.is_silent(now))
+        !self.interval.is_zero() && self.all.get(&gateway).is_none_or(|gateway| gateway.is_silent(now))
     }
 
     /// A message was given to another gateway because these are silent: they are pinged, so that they have their turn again if
@@ -258,7 +218,7 @@ impl Gateways {
     pub(crate) fn handle_passed_over(&mut self, is_passed_over: impl Fn(Nid) -> bool, now: Time) -> bool {
         let Gateways { all, interval, .. } = self;
         let all = all.iter_mut().filter(|(_, gateway)| !interval.is_zero() && gateway.asked.is_none() && !gateway.dead);
-        let silent = all.filter(|(nid, gateway)| gateway.is_silent(now) && is_passed_over(*nid));
+        let silent = all.filter(|(nid, gateway)| gateway.is_silent(now) && is_passed_over(**nid));
         let mut later = silent.map(|(_, gateway)| &mut gateway.next).filter(|next| **next > now).peekable();
         let is_news = later.peek().is_some();
         later.for_each(|next| *next = now);
@@ -267,7 +227,7 @@ impl Gateways {
 
     /// Whether the gateway is on the network itself, as far as is known.
     pub(crate) fn is_on(&self, gateway: Nid, network: Network) -> bool {
-        let told = self.all.get(gateway).and_then(|gateway| gateway.told.as_ref());
+        let told = self.all.get(&gateway).and_then(|gateway| gateway.told.as_ref());
         told.is_none_or(|told| told.networks.iter().any(|(n, _)| *n == network))
     }
 
@@ -298,7 +258,7 @@ impl Gateways {
         let Gateways { all, rules, .. } = self;
         for (nid, gateway) in all.iter_mut() {
             if gateway.due(rules) <= now && gateway.asked.is_some() && gateway.fail(rules, now) {
-                actions.dead.push(nid);
+                actions.dead.push(*nid);
             }
         }
         if !actions.dead.is_empty() {
@@ -309,7 +269,7 @@ impl Gateways {
             if gateway.due(rules) <= now {
                 gateway.asked = Some(now);
                 gateway.next = now + gateway.period(self.interval);
-                actions.ping.push(nid);
+                actions.ping.push(*nid);
             }
         }
         actions
@@ -494,7 +454,7 @@ mod tests {
         assert!(pings(&mut all, 3..300_000).len() < 20);
         all.add(second, at(300_000));
         all.handle_told(second, told(true, true), at(300_001));
-        let left = all.all.get(first).unwrap().next;
+        let left = all.all.get(&first).unwrap().next;
         assert!(left > at(303_000), "{left:?}");
         all.handle_lost(second, at(300_002));
         assert_eq!(all.handle_timer(at(301_002)).ping, [first, second]);

@@ -84,8 +84,8 @@ use message::Message;
 use nacre_base::{Faults, Network, Nid, Payload, Time};
 use nacre_rt::Rt;
 use node::LnetNode;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -109,7 +109,9 @@ impl Lnet {
 
     /// A node with one interface, on a simulated network, as `number` or, if that is `None`, under the next free number.
     pub fn simulated(rt: Rt, net: &SimNet, number: Option<u32>, faults: Faults) -> Lnet {
-        let lnet = Lnet::new(rt, net.node_options(), faults);
+        // Shared, because a simulation has thousands of nodes with the same options.
+        static DEFAULTS: LazyLock<Arc<LnetOptions>> = LazyLock::new(Arc::default);
+        let lnet = Lnet::new(rt, DEFAULTS.clone(), faults);
         match number {
             Some(number) => lnet.add_sim_as(net, number),
             None => lnet.add_sim(net),

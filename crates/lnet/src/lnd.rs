@@ -123,7 +123,8 @@ struct PackedSending {
     retries: u8,
 }
 
-/// What becomes of a packed message's end: somebody is told, or a router gets back what the message holds.
+/// What is to be done when a packed message completes. A message has one or the other: this node sent it for a waiter, or passes it on
+/// as a router and then gets back the credit and the buffer that the message holds.
 enum Owed {
     Waiter(Waiter),
     Held(Box<Held>),

@@ -667,6 +667,14 @@ mod tests {
         RouterOptions { tiny_buffers: 8, small_buffers: 8, large_buffers: large, peer_buffer_credits, lanes }
     }
 
+    #[test]
+    fn a_pool_has_a_buffer_and_no_more_than_can_be_counted() {
+        let check = |small_buffers| RouterOptions { small_buffers, ..RouterOptions::default() }.check();
+        assert_eq!((check(1), check(STOCK_MAX)), (Ok(()), Ok(())));
+        assert_eq!(check(0), Err("a router needs at least one small buffer".to_owned()));
+        assert!(check(STOCK_MAX + 1).unwrap_err().contains("too many"));
+    }
+
     fn transit(from: u32, to: u32, payload: usize, purpose: Purpose) -> Transit {
         Transit { from: Nid::sim(from), to: Nid::sim(to), payload, purpose }
     }

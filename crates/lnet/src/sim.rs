@@ -9,7 +9,6 @@ use crate::error::LnetError;
 use crate::lnd::{Lnd, Outbound, Receipt};
 use crate::message::Message;
 use crate::node::LnetNode;
-use crate::options::LnetOptions;
 use crate::packed::Packed;
 use nacre_base::{FxHashMap, Network, Nid, Prng, Time};
 use nacre_rt::Rt;
@@ -151,12 +150,7 @@ impl SimNet {
             stats: SimNetStats::default(),
             watch: None,
         };
-        let shared = Arc::new(Shared {
-            rt: rt.clone(),
-            node_options: Arc::default(),
-            state: Mutex::new(state),
-            earlier: Notify::new(),
-        });
+        let shared = Arc::new(Shared { rt: rt.clone(), state: Mutex::new(state), earlier: Notify::new() });
         drop(rt.spawn(run(shared.clone())));
         SimNet(shared)
     }
@@ -257,11 +251,6 @@ impl SimNet {
         self.0.state.lock().stats
     }
 
-    /// The options that nodes of this network share, unless they have other ones.
-    pub(crate) fn node_options(&self) -> Arc<LnetOptions> {
-        self.0.node_options.clone()
-    }
-
     /// Adds a node under a number of its own, or under `number`, replacing the crashed node that had it.
     pub(crate) fn join(&self, node: &Arc<LnetNode>, number: Option<u32>) -> (Nid, Arc<dyn Lnd>) {
         let mut s = self.0.state.lock();
@@ -327,8 +316,6 @@ impl FaultPlan {
 
 struct Shared {
     rt: Rt,
-    /// Options of the nodes that have no other ones.
-    node_options: Arc<LnetOptions>,
     state: Mutex<State>,
     /// Rung when an event was added that comes before the time the task sleeps until.
     earlier: Notify,

@@ -3,7 +3,6 @@
 //! A call waits for a modify slot if it needs one, then for room in the window if it needs that, then for a connection;
 //! then it is sent, and sent again over every new connection until it is answered.
 
-use crate::ascending::Ascending;
 use crate::error::RpcError;
 use crate::flights::AllFlights;
 use crate::import_state::Connection;
@@ -12,7 +11,7 @@ use crate::modify_slots::ModifySlots;
 use crate::replay::Replayable;
 use crate::window::{Credits, Window};
 use nacre_base::steps::Steps;
-use nacre_base::{Tag, Time};
+use nacre_base::{SortedMap, Tag, Time};
 use nacre_wire::{Lane, Opcode};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -132,9 +131,9 @@ const STEPS: Steps<Phase, Event> = Steps(&[
 /// The engine.
 pub(crate) struct Calls {
     /// Boxed, so that finding and removing one moves little.
-    calls: Ascending<Box<Call>>,
+    calls: SortedMap<u64, Box<Call>>,
     /// Xids of the calls of each lane.
-    by_lane: [Ascending<()>; Lane::ALL.len()],
+    by_lane: [SortedMap<u64, ()>; Lane::ALL.len()],
     /// Xid of the latest call.
     last_started: u64,
     slots: ModifySlots,
@@ -182,8 +181,8 @@ pub(crate) struct Expired {
 impl Calls {
     pub(crate) const fn new(window: u32) -> Calls {
         Calls {
-            calls: Ascending::new(),
-            by_lane: [const { Ascending::new() }; Lane::ALL.len()],
+            calls: SortedMap::new(),
+            by_lane: [const { SortedMap::new() }; Lane::ALL.len()],
             last_started: 0,
             slots: ModifySlots::new(1),
             window: Window::new(window),
@@ -197,7 +196,7 @@ impl Calls {
     pub(crate) fn start(&mut self, xid: u64, spec: Spec) {
         assert!(self.last_started < xid, "a call has xid {xid} after one with {}", self.last_started);
         self.last_started = xid;
-        self.by_lane[spec.lane as usize].insert(xid, ());
+        assert!(self.by_lane[spec.lane as usize].insert(xid, ()).is_none(), "xid {xid} was given twice");
         let mut call = Box::new(Call {
             spec,
             tag: Tag(0),
@@ -255,12 +254,12 @@ impl Calls {
     /// Returns whether the call still waits to be sent. It may have been answered, or failed, since `poll` returned
     /// [`Step::Send`].
     pub(crate) fn is_ready(&self, xid: u64) -> bool {
-        self.calls.get(xid).is_some_and(|c| c.phase == Phase::Ready)
+        self.calls.get(&xid).is_some_and(|c| c.phase == Phase::Ready)
     }
 
     /// The call is about to be sent on this connection. Returns its tag, and whether it was sent before.
     pub(crate) fn handle_sent(&mut self, xid: u64, connection: u32, now: Time, deadline: Time) -> (Tag, bool) {
-        let call = self.calls.get_mut(xid).expect("who sends a call holds it");
+        let call = self.calls.get_mut(&xid).expect("who sends a call holds it");
         call.step(Event::Sent);
         assert_eq!(call.spec.modify, call.tag != Tag(0), "xid {xid} goes out with {:?}", call.tag);
         assert_eq!(call.spec.window, call.room, "xid {xid} goes out with other room in the window than its bytes");
@@ -275,7 +274,7 @@ impl Calls {
     }
 
     fn call(&mut self, xid: u64) -> &mut Call {
-        self.calls.get_mut(xid).expect("a call is known until its future is done with it")
+        self.calls.get_mut(&xid).expect("a call is known until its future is done with it")
     }
 
     /// All replies to requests of this lane, up to this xid, have been seen.
@@ -288,7 +287,7 @@ impl Calls {
     /// client, sent it, and what it acknowledges may be gone.
     pub(crate) fn handle_reply(&mut self, reply: Incoming, export: Option<u64>) -> Option<Answered> {
         let header = &reply.header;
-        let call = self.calls.get_mut(header.xid)?;
+        let call = self.calls.get_mut(&header.xid)?;
         if call.sends == 0 || call.is_over() || header.opcode != call.spec.opcode as u32 {
             return None;
         }
@@ -303,14 +302,14 @@ impl Calls {
 
     /// The server needs until `deadline` for this request.
     pub(crate) fn handle_early_reply(&mut self, xid: u64, deadline: Time) -> Option<Answered> {
-        let call = self.calls.get_mut(xid)?;
+        let call = self.calls.get_mut(&xid)?;
         call.deadline = call.deadline.max(deadline);
         Some(call.answered(xid))
     }
 
     /// Describes a call that the server did not execute because it does not know the export.
     pub(crate) fn answered(&self, xid: u64) -> Option<Answered> {
-        self.calls.get(xid).map(|call| call.answered(xid))
+        self.calls.get(&xid).map(|call| call.answered(xid))
     }
 
     /// The reply came but its bulk did not: the request must be sent again.
@@ -391,8 +390,8 @@ impl Calls {
 
     /// The call's future is done: its modify slot and its room in the window go to waiting calls.
     pub(crate) fn finish(&mut self, xid: u64) {
-        let call = self.calls.remove(xid).expect("the future of a call is done with it once");
-        self.by_lane[call.spec.lane as usize].remove(xid);
+        let call = self.calls.remove(&xid).expect("the future of a call is done with it once");
+        self.by_lane[call.spec.lane as usize].remove(&xid);
         if call.sends > 0 {
             self.flights.handle_over(&call.spec);
         }
@@ -458,7 +457,7 @@ impl Calls {
     pub(crate) fn wanted(&self) -> Credits {
         let mut wanted = self.window.in_flight();
         wanted.rpcs += self.for_window.len() as u32;
-        let bytes = |xid: &u64| self.calls.get(*xid).and_then(|c| c.spec.window).unwrap_or(0);
+        let bytes = |xid| self.calls.get(xid).and_then(|c| c.spec.window).unwrap_or(0);
         // Of a long queue only the first bytes are added up, to keep this cheap; the count of its RPCs is exact.
         wanted.bytes += self.for_window.iter().take(64).map(bytes).sum::<u64>();
         wanted
@@ -488,12 +487,12 @@ impl Calls {
 
     /// Returns whether the call was sent, and has no result yet.
     pub(crate) fn is_in_flight(&self, xid: u64) -> bool {
-        self.calls.get(xid).is_some_and(|c| c.sends > 0 && matches!(c.phase, Phase::Ready | Phase::Sent))
+        self.calls.get(&xid).is_some_and(|c| c.sends > 0 && matches!(c.phase, Phase::Ready | Phase::Sent))
     }
 
     fn fill_slots(&mut self) {
         while let Some(xid) = self.for_slot.front().copied() {
-            if let Some(call) = self.calls.get_mut(xid) {
+            if let Some(call) = self.calls.get_mut(&xid) {
                 let Some(tag) = self.slots.take() else { return };
                 assert_eq!(call.tag, Tag(0), "xid {xid} waits for a modify slot and has one");
                 call.tag = tag;
@@ -505,7 +504,7 @@ impl Calls {
 
     fn fill_window(&mut self) {
         while let Some(xid) = self.for_window.front().copied() {
-            if let Some(call) = self.calls.get_mut(xid) {
+            if let Some(call) = self.calls.get_mut(&xid) {
                 let bytes = call.spec.window.expect("who waits for the window needs room there");
                 if !self.window.take(bytes) {
                     return;
@@ -518,7 +517,7 @@ impl Calls {
 
     /// The call has its modify slot, if it needs one.
     fn enter_window(&mut self, xid: u64) {
-        let call = self.calls.get_mut(xid).expect("only a call that is there enters the window");
+        let call = self.calls.get_mut(&xid).expect("only a call that is there enters the window");
         match call.spec.window {
             None => call.admit(None),
             Some(bytes) if self.for_window.is_empty() && self.window.take(bytes) => call.admit(Some(bytes)),

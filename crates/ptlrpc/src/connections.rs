@@ -177,7 +177,7 @@ impl NodeShared {
             export.map(|export| export.of.clone())
         };
         let new = || Arc::new(ExportClient { uuid: request.client, name: request.client_name.as_str().into() });
-        targets.iter().find_map(of_target).unwrap_or_else(new)
+        targets.values().find_map(of_target).unwrap_or_else(new)
     }
 
     /// Returns whether the newcomer, at another NID, claims the place of a client that still answers at its own NID.

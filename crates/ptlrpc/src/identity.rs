@@ -130,7 +130,7 @@ impl Servers {
         if who.nid == Nid::LO || self.known(lists) {
             return Ok(true);
         }
-        // Boxed, because each request whose sender is checked has room for what happens here, and hardly any needs it.
+        // Boxed, because it is rare, and the future of every request whose sender is checked would contain it otherwise.
         Box::pin(self.ask_now(lists)).await
     }
 

@@ -973,7 +973,7 @@ impl Request {
             match step {
                 Step::Wait => {}
                 Step::Send => self.send(),
-                // It stays in its box, because the future of each call that waits has room for what happens here.
+                // The result stays in its box, because the future of every waiting call would contain it otherwise.
                 Step::Done(mut result) => {
                     let expected = self.expected_bulk(&result);
                     if expected > 0 {
@@ -1059,7 +1059,7 @@ impl Request {
 
     /// Returns the bulk of `expected` bytes; `None` if it was lost and the request has to be sent again.
     async fn receive_bulk(&mut self, expected: usize) -> Option<Payload> {
-        let sink = self.sink.as_mut().expect("bulk is expected only if there is a place for it");
+        let sink = self.sink.as_mut().expect("`expected_bulk` has found a sink");
         let received = {
             let filled = std::pin::pin!(sink.filled());
             self.import.node.rt.timeout(BULK_TIMEOUT, filled).await

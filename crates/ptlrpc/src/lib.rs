@@ -27,7 +27,6 @@
 //! of CPU over `lo`, where nothing is copied, and 290 us over TCP loopback, both sides together (0.28 CPU-s/GB).
 
 pub mod adaptive_timeout;
-mod ascending;
 mod asked_routers;
 mod attached;
 mod call;

@@ -21,7 +21,7 @@ use crate::window::CongestionControl;
 use nacre_base::param::Params;
 use nacre_base::param::value::{Fields, Operations};
 use nacre_base::tally::Sums;
-use nacre_base::{Faults, FxHashMap, Nid, TargetKind, TargetName, Time, Uuid};
+use nacre_base::{Faults, FxHashMap, Nid, SortedMap, TargetKind, TargetName, Time, Uuid};
 use nacre_lnet::{IncomingPut, Lnet, Places, PortalHandler, SimNet};
 use nacre_rt::{Rt, Task};
 use nacre_wire::header::RpcKind;
@@ -50,8 +50,7 @@ pub(crate) struct NodeShared {
     next_import: AtomicU64,
     /// By id, so that walks over all imports go in a fixed order.
     imports: RwLock<BTreeMap<u64, Weak<ImportShared>>>,
-    /// In the order of their names.
-    pub(crate) targets: RwLock<Vec<Arc<TargetEntry>>>,
+    pub(crate) targets: RwLock<SortedMap<Arc<str>, Arc<TargetEntry>>>,
     pub(crate) exports: RwLock<ExportTable<u64, Export>>,
     /// Request buffers of each lane, in the order of [`Lane::ALL`], made when the lane is first used: most clients serve nothing
     /// but callbacks, and idle ones get none.
@@ -154,7 +153,7 @@ impl RpcNode {
         let heartbeat: Heartbeat = Arc::new(move || {
             let Some(node) = node.upgrade() else { return (Vec::new(), NEWS_WAIT) };
             let is_listed = |t: &String| t.parse::<TargetName>().is_ok_and(|name| name.kind != TargetKind::Mgt);
-            let served = node.targets.read().iter().map(|t| t.name.to_string()).filter(is_listed).collect();
+            let served = node.targets.read().values().map(|t| t.name.to_string()).filter(is_listed).collect();
             (served, node.core.liveness.heartbeat().unwrap_or(NEWS_WAIT))
         });
         leases::follow(self.0.leases(), self.rt(), ask, heartbeat)
@@ -179,16 +178,7 @@ impl RpcNode {
             }
         });
         let entry = Arc::new(TargetEntry::new(target, handler, self.0.core.random_nonzero(), spawn));
-        let before = {
-            let mut targets = self.0.targets.write();
-            match find(&targets, target) {
-                Ok(at) => Some(std::mem::replace(&mut targets[at], entry.clone())),
-                Err(at) => {
-                    targets.insert(at, entry.clone());
-                    None
-                }
-            }
-        };
+        let before = self.0.targets.write().insert(entry.name.clone(), entry.clone());
         if let Some(before) = before {
             self.0.stop_target(&before);
         }
@@ -219,7 +209,7 @@ impl RpcNode {
         for import in self.0.imports() {
             import.disconnect().await;
         }
-        let targets = self.0.targets.read().clone();
+        let targets: Vec<_> = self.0.targets.read().values().cloned().collect();
         for target in targets {
             self.0.stop_target(&target);
         }
@@ -255,7 +245,7 @@ impl RpcNode {
     /// Load of a lane over all targets together, and the requests that it dropped.
     pub fn lane_counts(&self, lane: Lane) -> LaneCounts {
         let targets = self.0.targets.read();
-        targets.iter().fold(LaneCounts::default(), |sum, t| sum.plus(t.lane_counts(lane)))
+        targets.values().fold(LaneCounts::default(), |sum, t| sum.plus(t.lane_counts(lane)))
     }
 }
 
@@ -445,31 +435,23 @@ impl NodeShared {
     }
 
     pub(crate) fn target(&self, name: &str) -> Option<Arc<TargetEntry>> {
-        let targets = self.targets.read();
-        find(&targets, name).ok().map(|at| targets[at].clone())
+        self.targets.read().get(name).cloned()
     }
 
     /// The target is no longer served, unless another one has its name.
     pub(crate) fn remove_target(&self, entry: &Arc<TargetEntry>) {
         let mut targets = self.targets.write();
-        if let Ok(at) = find(&targets, &entry.name)
-            && Arc::ptr_eq(&targets[at], entry)
-        {
-            targets.remove(at);
+        if targets.get(&*entry.name).is_some_and(|served| Arc::ptr_eq(served, entry)) {
+            targets.remove(&*entry.name);
         }
     }
 
     fn stats_of(&self, picks: impl Fn(&TargetEntry) -> bool) -> OpSums {
         let mut all = OpSums::default();
         let targets = self.targets.read();
-        targets.iter().filter(|t| picks(t)).flat_map(|t| t.lanes()).for_each(|l| all.merge(&l.stats()));
+        targets.values().filter(|t| picks(t)).flat_map(|t| t.lanes()).for_each(|l| all.merge(&l.stats()));
         all
     }
-}
-
-/// The place of a target by its name; the place where it belongs if it is not there.
-fn find(targets: &[Arc<TargetEntry>], name: &str) -> Result<usize, usize> {
-    targets.binary_search_by(|target| (*target.name).cmp(name))
 }
 
 impl BufferOwner for NodeShared {

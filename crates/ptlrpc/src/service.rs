@@ -513,7 +513,7 @@ impl NodeShared {
 /// Lets the target answer a request: with the saved reply if it was executed before, otherwise by executing it.
 async fn handle(request: Box<ServerRequest>, ask_target: bool) -> Result<Response, Errno> {
     let export = request.export.clone();
-    // Boxed, because it is rare, and each request that waits has room for what is not.
+    // Boxed, because it is rare, and the future of every waiting request would contain it otherwise.
     if ask_target && let Some(result) = Box::pin(answer_again(&request)).await {
         return result;
     }

@@ -62,15 +62,15 @@ pub(crate) struct Shared {
 struct Timers {
     /// (deadline, sequence number) first; the sequence makes equal deadlines fire in the order they were set.
     queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
-    /// `None` for a timer that nobody waits for any more.
+    /// `None` for a timer whose sleep was dropped.
     wakers: Slab<Option<Waker>>,
-    /// Timers in the queue that nobody waits for any more.
+    /// Number of timers in the queue whose sleep was dropped.
     unwanted: usize,
     next: u64,
 }
 
-/// Timers that nobody waits for, from which on they are swept out once they are most of all. Each request of a simulation leaves such
-/// timers behind, and their deadlines may be minutes away.
+/// The queue is swept when at least so many of its timers, and at least half of them, belong to dropped sleeps. Each request of a
+/// simulation leaves such timers behind, because it was answered before its deadline, which may be minutes away.
 const UNWANTED_MIN: usize = 64;
 
 struct TaskWaker {
@@ -228,7 +228,8 @@ impl Drop for Sim {
 }
 
 impl Timers {
-    /// Nobody waits for a timer any more. Its place is free once its deadline has passed, or when such timers are swept out.
+    /// The sleep that set a timer was dropped before its deadline. The timer stays in the queue until its deadline, or until
+    /// [`Timers::sweep`] removes it.
     fn release(&mut self, slot: usize) {
         // There are no timers any more if the simulation has ended before the sleep.
         let Some(waker) = self.wakers.get_mut(slot) else { return };
@@ -249,12 +250,12 @@ impl Timers {
             }
             is_wanted
         });
-        assert_eq!(*unwanted, 0, "timers that nobody waits for were in the queue");
+        assert_eq!(*unwanted, 0, "every timer of a dropped sleep was in the queue");
         queue.shrink_to(queue.len() * 2);
         wakers.shrink_to_fit();
     }
 
-    /// The next timer that is still wanted: its deadline, and the waker of the task that waits for it.
+    /// Removes the earliest timer whose sleep was not dropped. Returns its deadline and the waker of the sleeping task.
     fn pop(&mut self) -> Option<(u64, Waker)> {
         loop {
             let Reverse((at, _, slot)) = self.queue.pop()?;

@@ -405,7 +405,7 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
             return Err(Errno::EAGAIN);
         }
         // Held until the request is executed: then the next replay has its turn. What a recovery needs is boxed, because the
-        // future of each request that waits for a lock or for news has room for what is not.
+        // future of every request that waits for a lock or for news would contain it otherwise.
         let admission = match request.is_recovery() {
             false => Admission::Now,
             true => Box::pin(self.recovery.turn(&request)).await?,

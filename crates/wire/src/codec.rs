@@ -188,7 +188,7 @@ impl<T: Field> Field for Vec<T> {
     }
 }
 
-/// What is shared looks on the wire like what is not.
+/// Encodes the value itself. Sharing saves memory in one process and does not show on the wire.
 impl<T: Field> Field for Arc<T> {
     const MIN_SIZE: usize = T::MIN_SIZE;
     fn put(&self, out: &mut Vec<u8>) {

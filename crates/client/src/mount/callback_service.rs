@@ -1,7 +1,7 @@
 //! The target that a mount serves for its servers. It passes callbacks about locks on to the holder of the locks of the
 //! calling server, which decides what a callback means.
 
-use nacre_base::{Errno, Tag, TargetName, Transno, Uuid, Xid};
+use nacre_base::{Errno, SortedMap, Tag, TargetName, Transno, Uuid, Xid};
 use nacre_ptlrpc::{
     Export, Identity, Refusals, Response, Roles, ServedTarget, ServerRequest, Servers, Standing, TargetHandler,
 };
@@ -28,14 +28,10 @@ pub(crate) trait LockHolder: Send + Sync {
     fn handle_lock_volume(&self, volume: &LockVolume);
 }
 
-/// The target of the locks, and who holds them.
-type Holder = (Box<str>, Weak<dyn LockHolder>);
-
 /// The lock holders of a mount by target.
 #[derive(Default)]
 pub(crate) struct Callbacks {
-    /// In the order of their names: an idle mount has one, and its callbacks are few.
-    holders: Mutex<Vec<Holder>>,
+    holders: Mutex<SortedMap<Box<str>, Weak<dyn LockHolder>>>,
     /// Keeps the service running.
     served: Mutex<Option<ServedTarget>>,
 }
@@ -43,16 +39,7 @@ pub(crate) struct Callbacks {
 impl Callbacks {
     /// Passes the callbacks of the target named `target` on to `holder` from now on.
     pub(crate) fn register(&self, target: &str, holder: Weak<dyn LockHolder>) {
-        let mut holders = self.holders.lock();
-        match find(&holders, target) {
-            Ok(at) => holders[at].1 = holder,
-            Err(at) => {
-                if holders.is_empty() {
-                    holders.reserve_exact(1);
-                }
-                holders.insert(at, (target.into(), holder));
-            }
-        }
+        self.holders.lock().insert(target.into(), holder);
     }
 
     /// Keeps the service up until [`Callbacks::stop`].
@@ -65,14 +52,8 @@ impl Callbacks {
     }
 
     fn holder(&self, target: &str) -> Result<Arc<dyn LockHolder>, Errno> {
-        let holders = self.holders.lock();
-        find(&holders, target).ok().and_then(|at| holders[at].1.upgrade()).ok_or(Errno::ENOENT)
+        self.holders.lock().get(target).and_then(Weak::upgrade).ok_or(Errno::ENOENT)
     }
-}
-
-/// The place of the holder of a target's locks; the place where it belongs if there is none.
-fn find(holders: &[Holder], target: &str) -> Result<usize, usize> {
-    holders.binary_search_by(|(name, _)| (**name).cmp(target))
 }
 
 /// One line of the service's table.

@@ -157,7 +157,7 @@ impl Targets {
                 continue;
             }
             match name.kind {
-                // It is made when it is used.
+                // `known_osc` makes it at the first use.
                 TargetKind::Ost if self.registry.is_none() => {}
                 TargetKind::Ost => drop(self.add_osc(&mut table, name, entry)),
                 _ => self.add_mdc(&mut table, name, entry),
@@ -175,11 +175,12 @@ impl Targets {
     /// Makes an OST that the configuration has, unless another caller has just made it.
     fn make_osc(&self, index: OstIndex) -> Option<Arc<Osc>> {
         let _turn = self.turn.lock();
-        let mut table = Table::clone(&self.table.read());
-        if let Some(osc) = table.osts.get(&index.0) {
+        let before = self.table();
+        if let Some(osc) = before.osts.get(&index.0) {
             return Some(osc.clone());
         }
-        let (name, entry) = (table.ost_name(index), table.ost_entry(index)?.clone());
+        let (name, entry) = (before.ost_name(index), before.ost_entry(index)?.clone());
+        let mut table = Table::clone(&before);
         let osc = self.add_osc(&mut table, name, &entry);
         self.set_table(table);
         Some(osc)
