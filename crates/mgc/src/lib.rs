@@ -101,11 +101,22 @@ impl Mgc {
     }
 
     /// Asks for what is newer than `known`.
-    async fn ask_for_newer(&self, known: &Config, wait: Duration) -> Result<ConfigReply, RpcError> {
+    fn ask_for_newer(
+        &self,
+        known: &Config,
+        wait: Duration,
+    ) -> impl Future<Output = Result<ConfigReply, RpcError>> + use<> {
         let Config { version, silent_version, .. } = *known;
         let body =
             ConfigRead { fsname: known.fsname.clone(), version, silent_version, wait_ms: wait.as_millis() as u32 };
-        Ok(self.import.call::<ConfigReply>(Opcode::MgsConfigRead, &body, CallOptions::default()).await?.body)
+        // Every mount has such a call that waits.
+        let mut started = self.import.start(Opcode::MgsConfigRead, &body, CallOptions::default());
+        async move {
+            match &mut started {
+                Ok(call) => Ok(call.answer::<ConfigReply>().await?.body),
+                Err(e) => Err(*e),
+            }
+        }
     }
 
     /// The configuration, kept current by a task of this Mgc. Version 0 until the MGS has answered once.

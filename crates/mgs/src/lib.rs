@@ -210,10 +210,11 @@ impl Mgs {
         deadline: Time,
     ) -> Result<(), Errno> {
         // Waiting for `abandoned` gives the slot of the lane to others, because there are fewer slots than clients.
-        let news = std::pin::pin!(news.changed());
+        let (mut sleep, news) = (self.target.rt().sleep_until(deadline), std::pin::pin!(news.changed()));
         tokio::select! {
             biased;
-            _ = self.target.rt().timeout_at(deadline, news) => Ok(()),
+            _ = news => Ok(()),
+            () = &mut sleep => Ok(()),
             () = request.abandoned() => Err(Errno::ESHUTDOWN),
         }
     }

@@ -234,8 +234,8 @@ impl Export {
     }
 
     /// Ready when the client disconnected, was evicted, or the target stopped.
-    pub async fn closed(&self) {
-        self.until(|| self.is_closed()).await;
+    pub fn closed(&self) -> impl Future<Output = ()> + '_ {
+        self.until(|| self.is_closed())
     }
 
     /// Requests of this client that run or wait to be run.

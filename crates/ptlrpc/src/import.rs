@@ -223,11 +223,14 @@ impl Import {
         body: &impl Field,
         options: CallOptions,
     ) -> Result<Reply<Rep>, RpcError> {
-        let mut call = Ongoing::start(&self.0, opcode, nacre_wire::encode(body), options)?;
-        let reply = call.run().await?;
-        drop(call);
-        Errno::from_status(reply.header.status).map_err(RpcError::Status)?;
-        Ok(Reply { body: nacre_wire::decode(&reply.body)?, header: reply.header, data: reply.data })
+        let mut call = self.start(opcode, body, options)?;
+        call.answer().await
+    }
+
+    /// Registers a call as [`Import::call`] does, to be sent and answered later. A client that has many calls which wait for long keeps
+    /// less memory so: the future of `call` contains the body and the options to the end.
+    pub fn start(&self, opcode: Opcode, body: &impl Field, options: CallOptions) -> Result<Started, RpcError> {
+        Ongoing::start(&self.0, opcode, nacre_wire::encode(body), options).map(Started)
     }
 
     /// Sets the NIDs where the target may be served.
@@ -802,6 +805,18 @@ impl ImportShared {
     }
 }
 
+/// A call that was started. It is sent once [`Started::answer`] is polled, and dropping it abandons the call.
+pub struct Started(Ongoing);
+
+impl Started {
+    /// Sends the request and waits for the reply, as [`Import::call`] does. To be called once.
+    pub async fn answer<Rep: Field>(&mut self) -> Result<Reply<Rep>, RpcError> {
+        let reply = self.0.run().await?;
+        Errno::from_status(reply.header.status).map_err(RpcError::Status)?;
+        Ok(Reply { body: nacre_wire::decode(&reply.body)?, header: reply.header, data: reply.data })
+    }
+}
+
 /// A call that is under way. Dropping it abandons the call; a modify request that was sent continues in a task of its
 /// own.
 pub(crate) struct Ongoing(Option<Request>);
@@ -977,7 +992,8 @@ impl Request {
                 Step::Done(mut result) => {
                     let expected = self.expected_bulk(&result);
                     if expected > 0 {
-                        let Some(data) = self.receive_bulk(expected).await else { continue };
+                        // Boxed for the same reason: few calls receive bulk.
+                        let Some(data) = Box::pin(self.receive_bulk(expected)).await else { continue };
                         if let Ok(reply) = &mut *result {
                             reply.data = data;
                         }

@@ -80,7 +80,7 @@ pub use export::Export;
 pub use export_table::{ExportTable, Keyed};
 pub use flights::{Flights, Traffic};
 pub use identity::{AskMgs, Identity, Refusals, Roles, Servers, Standing};
-pub use import::{Import, ImportState, MAX_RPCS_IN_FLIGHT, Recovering};
+pub use import::{Import, ImportState, MAX_RPCS_IN_FLIGHT, Recovering, Started};
 pub use import_config::{ConnectReplies, ImportClient, ImportConfig, ImportTarget};
 pub use lane::LaneCounts;
 pub use leases::{AskLeases, LEASE, LeasesFollowed, RENEWAL};

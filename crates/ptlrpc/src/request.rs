@@ -109,8 +109,8 @@ impl ServerRequest {
     /// Resolves when the export is closed, so that nobody waits for the reply. A handler that waits for other clients
     /// (for a lock, for news) must wait for this too. The call also gives the request's slot in the lane to others, so
     /// that requests of those clients can be served, and keeps the waiting time out of the estimates.
-    pub async fn abandoned(&self) {
-        abandoned(&self.arrival, &self.export).await;
+    pub fn abandoned(&self) -> impl Future<Output = ()> + '_ {
+        abandoned(&self.arrival, &self.export)
     }
 
     /// Gives up the request's contents, which its handler has decoded, because it is going to wait for long. A server has many
@@ -128,14 +128,20 @@ pub struct Waiting {
 
 impl Waiting {
     /// As [`ServerRequest::abandoned`].
-    pub async fn abandoned(&self) {
-        abandoned(&self.arrival, &self.export).await;
+    pub fn abandoned(&self) -> impl Future<Output = ()> + '_ {
+        abandoned(&self.arrival, &self.export)
     }
 }
 
-async fn abandoned(arrival: &Arrival, export: &Export) {
-    arrival.handle_long_wait();
-    export.closed().await;
+#[expect(
+    clippy::manual_async_fn,
+    reason = "its future would contain the arguments twice, and a server has many that wait"
+)]
+fn abandoned<'a>(arrival: &'a Arrival, export: &'a Export) -> impl Future<Output = ()> + use<'a> {
+    async move {
+        arrival.handle_long_wait();
+        export.closed().await;
+    }
 }
 
 /// Tells whether a request's data got through.

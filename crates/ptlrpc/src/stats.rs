@@ -15,15 +15,21 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(crate) struct OpStats(OnceLock<Box<Tallies>>);
 
-/// The tallies of the opcodes that were counted, numbered in the order in which they were counted first.
+/// The tally of the opcode that was counted first, which is the only one of an idle import, and those of the others.
 #[derive(Debug)]
 struct Tallies {
+    opcode: Opcode,
+    tally: Tally,
+    others: OnceLock<Box<Others>>,
+}
+
+/// Tallies of opcodes, numbered in the order in which they were counted first.
+#[derive(Debug)]
+struct Others {
     /// For each opcode, by its position in [`Opcode::ALL`], the number of its tally, from 1; 0 until it is counted.
     numbers: [AtomicU8; Opcode::ALL.len()],
-    /// The tally that was counted into first: an idle import needs no other.
-    first: Tally,
-    /// The others in the order of their numbers. The first block has two, and each has twice as many as the block before.
-    blocks: OnceLock<Box<[Block; BLOCKS]>>,
+    /// In the order of their numbers. The first block has one, and each has twice as many as the block before.
+    blocks: [Block; BLOCKS],
     /// Numbers given. Locked only when an opcode is counted for the first time.
     given: Mutex<u8>,
 }
@@ -35,8 +41,8 @@ pub(crate) struct OpSums(BTreeMap<Opcode, Sums>);
 /// Tallies, made when the first of them is counted into.
 type Block = OnceLock<Box<[Tally]>>;
 
-const BLOCKS: usize = 5;
-const _: () = assert!((2 << BLOCKS) > Opcode::ALL.len(), "each opcode needs a tally");
+const BLOCKS: usize = 7;
+const _: () = assert!((1 << BLOCKS) > Opcode::ALL.len(), "each opcode needs a tally");
 const _: () = assert!(Opcode::ALL.len() < u8::MAX as usize, "numbers of tallies are bytes");
 
 /// Positions of the opcodes in [`Opcode::ALL`], by their numbers.
@@ -50,17 +56,17 @@ static POSITIONS: [u8; Opcode::ALL[Opcode::ALL.len() - 1] as usize + 1] = {
     positions
 };
 
-impl Default for Tallies {
-    fn default() -> Tallies {
-        let (first, blocks, given) = Default::default();
-        Tallies { numbers: std::array::from_fn(|_| AtomicU8::new(0)), first, blocks, given }
+impl Default for Others {
+    fn default() -> Others {
+        let (blocks, given) = Default::default();
+        Others { numbers: std::array::from_fn(|_| AtomicU8::new(0)), blocks, given }
     }
 }
 
 impl OpStats {
     /// Counts a request.
     pub(crate) fn add(&self, opcode: Opcode, took: Duration) {
-        self.0.get_or_init(Box::default).of(opcode).add_time(took);
+        self.0.get_or_init(|| Box::new(Tallies::new(opcode))).of(opcode).add_time(took);
     }
 
     pub(crate) fn get(&self, opcode: Opcode) -> Sums {
@@ -78,7 +84,24 @@ impl OpStats {
 }
 
 impl Tallies {
+    fn new(opcode: Opcode) -> Tallies {
+        Tallies { opcode, tally: Tally::default(), others: OnceLock::new() }
+    }
+
     /// The tally of an opcode that is being counted.
+    fn of(&self, opcode: Opcode) -> &Tally {
+        if opcode == self.opcode { &self.tally } else { self.others.get_or_init(Box::default).of(opcode) }
+    }
+
+    fn read(&self, opcode: Opcode) -> Sums {
+        if opcode == self.opcode {
+            return self.tally.read();
+        }
+        self.others.get().map(|others| others.read(opcode)).unwrap_or_default()
+    }
+}
+
+impl Others {
     fn of(&self, opcode: Opcode) -> &Tally {
         let number = &self.numbers[POSITIONS[opcode as usize] as usize];
         match number.load(Ordering::Relaxed) {
@@ -98,15 +121,11 @@ impl Tallies {
     }
 
     fn tally(&self, number: u8) -> &Tally {
-        let number = usize::from(number);
-        if number == 1 {
-            return &self.first;
-        }
         // The numbers of a block begin with a power of two, which is also how many they are.
-        let power = number.ilog2();
-        let (block, begin) = (power as usize - 1, 1 << power);
+        let (number, power) = (usize::from(number), number.ilog2());
+        let begin = 1 << power;
         let make = || (0..begin).map(|_| Tally::default()).collect();
-        &self.blocks.get_or_init(Box::default)[block].get_or_init(make)[number - begin]
+        &self.blocks[power as usize].get_or_init(make)[number - begin]
     }
 
     fn read(&self, opcode: Opcode) -> Sums {

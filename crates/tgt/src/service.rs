@@ -214,11 +214,9 @@ impl<S: Service> Dispatcher<S> {
         Dispatcher { service, lines, recovery, exports }
     }
 
-    /// Checks the request against the table's roles. While the servers are not known, the client has to try again.
+    /// Checks a request that is not for clients against the table's roles. While the servers are not known, the client has to try
+    /// again.
     async fn check_role(&self, handler: &Handler<S>, request: &ServerRequest) -> Result<(), Errno> {
-        if handler.from.includes(Roles::CLIENT) {
-            return Ok(());
-        }
         let (target, who) = (self.service.target(), request.identity);
         let has_role = match self.service.servers() {
             _ if handler.from.includes(Roles::LOCAL) && target.node().lnet().is_local(who.nid) => Ok(true),
@@ -391,7 +389,10 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
         if request.header.tag > MODIFY_RPCS_MAX {
             return Err(Errno::EPROTO);
         }
-        self.check_role(handler, &request).await?;
+        if !handler.from.includes(Roles::CLIENT) {
+            // Boxed, because requests of clients, which may wait for long, do not need it.
+            Box::pin(self.check_role(handler, &request)).await?;
+        }
         if self.service.target().is_stopped() {
             return Err(match request.is_replay() {
                 true => Box::pin(self.refuse_poisoned(&request.export)).await,

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often to look at the recovery of the targets.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -23,6 +23,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const UNKNOWN_END: Duration = Duration::from_secs(3);
 /// Most dead mounts whose identities are remembered: one for each start that was interrupted.
 const CLIENTS_MAX: usize = 64;
+/// How long to wait for the port of a daemon that was killed, and how often to try.
+const PORT_PATIENCE: Duration = Duration::from_secs(5);
+const PORT_INTERVAL: Duration = Duration::from_millis(50);
 /// How often a continuing wait is reported again.
 const SAY_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -97,22 +100,37 @@ fn in_use(dir: &Path) -> String {
 /// Starts to listen where the arguments say, or on loopback: at the last port if the daemon was killed, so that mounts of
 /// other processes find it again, else at the standard port or, if that is taken, at any.
 async fn start_node(args: &Up, last: &Running) -> Result<NodeProcess, String> {
-    if let Some(listen) = args.listen {
-        let advice = "name another port with --listen ADDRESS:PORT, or end the program that has it (ss -ltnp shows it)";
-        return NodeProcess::start("up", listen, args.metrics).await.map_err(|e| format!("{e}: {advice}"));
-    }
     let before = last.nid.parse::<Nid>().ok().filter(|nid| nid.network.has_ip());
     let before = before.map(|nid| SocketAddr::new(nid.ip(), nid.tcp_port()));
+    if let Some(listen) = args.listen {
+        let advice = "name another port with --listen ADDRESS:PORT, or end the program that has it (ss -ltnp shows it)";
+        return start_patiently(args, listen, before.is_some()).await.map_err(|e| format!("{e}: {advice}"));
+    }
     if let Some(ip) = before.map(|before| before.ip()).filter(|ip| !ip.is_loopback()) {
         daemon::say(&format!("it listened on {ip} before: only --listen {ip} lets other nodes back in"));
     }
-    let before = before.filter(|before| before.ip().is_loopback()).map(Listen::tcp);
-    for listen in before.into_iter().chain([Listen::loopback(Nid::TCP_PORT)]) {
-        if let Ok(node) = NodeProcess::start("up", listen, args.metrics).await {
-            return Ok(node);
+    if let Some(before) = before.filter(|before| before.ip().is_loopback()) {
+        match start_patiently(args, Listen::tcp(before), true).await {
+            Ok(node) => return Ok(node),
+            Err(e) => daemon::say(&format!("{e}: mounts of other processes will not find this file system again")),
         }
     }
-    NodeProcess::start("up", Listen::loopback(0), args.metrics).await
+    match NodeProcess::start("up", Listen::loopback(Nid::TCP_PORT), args.metrics).await {
+        Ok(node) => Ok(node),
+        Err(_) => NodeProcess::start("up", Listen::loopback(0), args.metrics).await,
+    }
+}
+
+/// Starts to listen there. If the last daemon was killed, its port may be taken for a moment longer: the kernel releases the lock
+/// of a process that ends before it closes its sockets.
+async fn start_patiently(args: &Up, listen: Listen, was_killed: bool) -> Result<NodeProcess, String> {
+    let begun = Instant::now();
+    loop {
+        match NodeProcess::start("up", listen, args.metrics).await {
+            Err(_) if was_killed && begun.elapsed() < PORT_PATIENCE => tokio::time::sleep(PORT_INTERVAL).await,
+            started => return started,
+        }
+    }
 }
 
 impl FileSystem {

@@ -33,7 +33,12 @@ fn walk(env: &Env, server: &str, points: &[&[&str]]) -> Outcome {
     let many = env.b.join("many");
     for point in points.concat() {
         writer.progress(4, Duration::from_secs(60)).context(format!("before {point}"))?;
-        cluster.arm_fault_of(server, point, "crash")?;
+        // A busy server may pass the point before it has answered `lctl`.
+        if let Err(e) = cluster.arm_fault_of(server, point, "crash")
+            && !wait_for(Duration::from_secs(2), || cluster.has_ended(server))?
+        {
+            return Err(e).context(format!("{point} of {server}"));
+        }
         // The writer does most of it. New files, for which an OST makes objects, are not what it is good at.
         let mut made = 0;
         let died = wait_for(PASS_LIMIT, || {

@@ -10,7 +10,7 @@ use crate::prng::pattern;
 use crate::process::{Printed, Program, Running};
 use crate::sys;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -189,6 +189,14 @@ fn up_soon(stand: &Stand) -> Outcome<String> {
     Ok(said)
 }
 
+/// The address that a daemon with this NID listens on.
+fn address_of(nid: &serde_json::Value) -> Outcome<SocketAddr> {
+    let text = nid.as_str().unwrap_or_default();
+    let address = text.strip_suffix("@tcp").map(|address| address.split_once(':').unwrap_or((address, "988")));
+    let Some((ip, port)) = address else { bail!("{text:?} is no NID of TCP") };
+    Ok(SocketAddr::new(ip.parse()?, port.parse()?))
+}
+
 /// Review 1, defect 4: after kill -9 of the daemon, `nacre up` waited 301 s in silence for its own dead client.
 fn after_kill(env: &Env) -> Outcome {
     let stand = Stand::new(env)?;
@@ -199,9 +207,18 @@ fn after_kill(env: &Env) -> Outcome {
         fs::File::open(at.join(name))?.sync_all().map_err(Into::into)
     };
     keep(&stand.at, "synced")?;
+    let nid = stand.status()?["nid"].clone();
     stand.kill()?;
+    // The port stays taken for a moment, as it does while the kernel ends a large process.
+    let port = TcpListener::bind(address_of(&nid)?)?;
+    let opened = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        drop(port);
+    });
     let dead = stand.program(&["status", &text(&stand.dir)]).run()?.stdout;
     stand.is_documented("After kill -9", &(dead + &up_soon(&stand)?))?;
+    opened.join().expect("the thread only waits");
+    ensure_eq!(stand.status()?["nid"], nid, "NID after kill -9: other mounts look for it there");
     ensure!(fs::read(stand.at.join("synced"))? == data, "a file that was synced differs");
 
     // A mount of another process keeps what it had not synced: it replays that.
