@@ -2,6 +2,7 @@
 
 use crate::TARGET_SEQ;
 use crate::brw_stats::BrwStats;
+use crate::congestion;
 use crate::lfsck_status::LfsckStatus;
 use crate::memory::Memory;
 use crate::object_service::ObjectService;
@@ -94,6 +95,7 @@ impl Ost {
         add_lfsck_param(&service);
         let tasks = vec![target.rt().spawn(run_remover), target.rt().spawn(remove_orphans(target.clone()))];
         let served = nacre_tgt::serve(&service).await?;
+        congestion::register(&target, &served.congestion_control());
         Ok(Arc::new(Ost { service, served: Mutex::new(Some(served)), tasks: Mutex::new(tasks) }))
     }
 

@@ -1,6 +1,8 @@
 //! The parameters that only OSTs have.
 
+use crate::congestion::SECONDS_MAX;
 use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
+use nacre_ptlrpc::Controller;
 
 const OST: &[&str] = &["obdfilter"];
 
@@ -8,9 +10,41 @@ const fn gauge(name: &'static str, unit: &'static str, about: &'static str) -> D
     Declared::shown(OST, name, Kind::Gauge, about).in_unit(unit)
 }
 
+const fn of_rcc(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    unit: &'static str,
+    about: &'static str,
+) -> Declared {
+    Declared::kept(OST, name, kind, default, about).in_unit(unit)
+}
+
 /// All declarations.
 pub const PARAMS: &[Declared] = &[
     Declared::kept(OST, "brw_size", number(1, 64), "4", "Bounds the data in one read or write request.").in_unit("MiB"),
+    Declared::kept(
+        OST,
+        "congestion_control",
+        Kind::Counted { words: &["rcc"], counted: "fix", most: Controller::RPCS_MAX },
+        "fix:0",
+        "Who decides how many requests each client has under way: fix:N gives each N (0 leaves it to the clients), rcc divides what \
+         the OST can do within latency_bound.",
+    ),
+    of_rcc(
+        "rcc_min",
+        number(1, Controller::RPCS_MAX as i64),
+        "1",
+        "requests",
+        "The least that rcc grants, and what a client begins with.",
+    ),
+    of_rcc("rcc_max", number(1, Controller::RPCS_MAX as i64), "32", "requests", "The most that rcc grants."),
+    of_rcc("dlow", number(0, 1 << 20), "128", "requests", "While fewer are under way, rcc grants what clients want."),
+    of_rcc("latency_bound", number(1, SECONDS_MAX as i64), "60", "s", "How long requests may take under rcc."),
+    of_rcc("stl", number(0, SECONDS_MAX as i64), "60", "s", "A client that was idle for longer has no share of rcc."),
+    of_rcc("lambda", number(100, 1000), "150", "%", "How long clients of rcc wait for replies, of latency_bound."),
+    of_rcc("lnet_latency", number(0, SECONDS_MAX as i64), "5", "s", "Added to that for the network."),
+    Declared::text(OST, "congestion", "Requests under way, and each client's window, wish and use."),
     Declared::kept(OST, "degraded", SWITCH, "0", "1 keeps new objects away from the OST while others have space."),
     Declared::kept(OST, "no_create", SWITCH, "0", "1 keeps new objects away from the OST."),
     Declared::kept(OST, "readonly", SWITCH, "0", "1 refuses every change of the OST."),

@@ -45,6 +45,7 @@ impl Service for ObjectService {
         | features::CHECKSUM
         | features::SHORT_IO
         | features::MULTI_MODIFY_RPCS
+        | features::CREDITS
         | features::MDS;
     const RECOVERS: bool = true;
     const NAME: &'static str = "ost";

@@ -158,6 +158,8 @@ pub(crate) struct Answered {
     pub(crate) control: bool,
     pub(crate) tag: Tag,
     pub(crate) replay: Option<Arc<Replayable>>,
+    /// True if the window applies to the call, and so what the reply grants.
+    pub(crate) in_window: bool,
 }
 
 impl Answered {
@@ -179,17 +181,24 @@ pub(crate) struct Expired {
 }
 
 impl Calls {
-    pub(crate) const fn new(window: u32) -> Calls {
+    pub(crate) const fn new() -> Calls {
         Calls {
             calls: SortedMap::new(),
             by_lane: [const { SortedMap::new() }; Lane::ALL.len()],
             last_started: 0,
             slots: ModifySlots::new(1),
-            window: Window::new(window),
+            window: Window::NEW,
             for_slot: VecDeque::new(),
             for_window: VecDeque::new(),
             flights: AllFlights::new(),
         }
+    }
+
+    #[cfg(test)]
+    fn limited(window: u32) -> Calls {
+        let mut calls = Calls::new();
+        calls.set_window(window);
+        calls
     }
 
     /// Registers a new call. `xid` must be higher than all before.
@@ -434,7 +443,7 @@ impl Calls {
         self.fill_slots();
     }
 
-    /// Sets the number of RPCs in flight that the administrator allows.
+    /// Sets the number of RPCs in flight that the administrator allows; 0 for no limit of his.
     pub(crate) fn set_window(&mut self, rpcs: u32) {
         self.window.set_limit(rpcs);
         self.fill_window();
@@ -453,14 +462,12 @@ impl Calls {
         self.window.granted()
     }
 
-    /// RPCs and bytes that are in flight or wait for the window.
-    pub(crate) fn wanted(&self) -> Credits {
-        let mut wanted = self.window.in_flight();
-        wanted.rpcs += self.for_window.len() as u32;
-        let bytes = |xid| self.calls.get(xid).and_then(|c| c.spec.window).unwrap_or(0);
+    /// RPCs and bytes that wait for the window, and the one that is about to be sent.
+    pub(crate) fn wanted(&self, bytes: u64) -> Credits {
+        let bytes_of = |xid| self.calls.get(xid).and_then(|c| c.spec.window).unwrap_or(0);
         // Of a long queue only the first bytes are added up, to keep this cheap; the count of its RPCs is exact.
-        wanted.bytes += self.for_window.iter().take(64).map(bytes).sum::<u64>();
-        wanted
+        let waiting = self.for_window.iter().take(64).map(bytes_of).sum::<u64>();
+        Credits { rpcs: self.for_window.len() as u32 + 1, bytes: waiting + bytes }
     }
 
     /// RPCs sent and not answered.
@@ -572,6 +579,7 @@ impl Call {
             control: self.spec.control,
             tag: self.tag,
             replay: self.spec.replay.clone(),
+            in_window: self.spec.window.is_some(),
         }
     }
 }
@@ -613,7 +621,7 @@ mod tests {
 
     #[test]
     fn a_call_waits_for_the_connection_and_is_sent_again_over_the_next() {
-        let mut c = Calls::new(8);
+        let mut c = Calls::limited(8);
         c.start(5, Spec::plain());
         assert_eq!(poll(&mut c, 5, None), "wait");
         let woken = Arc::new(Count(AtomicUsize::new(0)));
@@ -636,7 +644,7 @@ mod tests {
 
     #[test]
     fn a_reply_that_overtakes_the_reconnect_counts() {
-        let mut c = Calls::new(8);
+        let mut c = Calls::limited(8);
         c.start(5, Spec::plain());
         poll(&mut c, 5, connection(1));
         c.handle_connected(2);
@@ -648,7 +656,7 @@ mod tests {
     /// was gone, and the call was not sent again.
     #[test]
     fn a_reply_of_an_export_of_before_is_ignored() {
-        let mut c = Calls::new(8);
+        let mut c = Calls::limited(8);
         c.start(5, Spec::plain());
         poll(&mut c, 5, connection(1));
         let of_export = |export| {
@@ -668,7 +676,7 @@ mod tests {
 
     #[test]
     fn replies_to_what_was_not_sent_or_was_another_question_are_ignored() {
-        let mut c = Calls::new(8);
+        let mut c = Calls::limited(8);
         c.start(5, Spec::plain());
         assert!(c.handle_reply(reply(5), None).is_none());
         poll(&mut c, 5, connection(1));
@@ -680,7 +688,7 @@ mod tests {
 
     #[test]
     fn slots_and_window_go_to_those_who_wait_in_order() {
-        let mut c = Calls::new(1);
+        let mut c = Calls::limited(1);
         let modify = Spec { modify: true, ..Spec::plain() };
         (1..=3).for_each(|xid| c.start(xid, modify.clone()));
         assert_eq!([1, 2, 3].map(|x| poll(&mut c, x, connection(1))), ["send tag 1", "wait", "wait"]);
@@ -691,14 +699,14 @@ mod tests {
         c.start(4, Spec { window: Some(10), ..modify.clone() });
         c.start(5, Spec { window: Some(10), ..Spec::plain() });
         assert_eq!([4, 5].map(|x| poll(&mut c, x, connection(1))), ["send tag 2", "wait"]);
-        assert_eq!(c.wanted(), Credits { rpcs: 2, bytes: 20 });
+        assert_eq!(c.wanted(10), Credits { rpcs: 2, bytes: 20 });
         c.set_window(2);
         assert_eq!(poll(&mut c, 5, connection(1)), "send tag 0");
     }
 
     #[test]
     fn what_the_server_may_forget_is_below_the_oldest_call_of_the_lane() {
-        let mut c = Calls::new(8);
+        let mut c = Calls::limited(8);
         c.start(9, Spec { lane: Lane::Request, ..Spec::plain() });
         (10..15).for_each(|xid| c.start(xid, Spec { lane: Lane::Io, ..Spec::plain() }));
         let io = |c: &Calls| c.last_xid(Lane::Io);
@@ -711,7 +719,7 @@ mod tests {
 
     #[test]
     fn time_ends_calls_and_connections() {
-        let mut c = Calls::new(8);
+        let mut c = Calls::limited(8);
         let t = Time::from_secs;
         c.start(1, Spec { give_up: t(5), ..Spec::plain() });
         c.start(2, Spec::plain());
@@ -728,7 +736,7 @@ mod tests {
 
     #[test]
     fn failures_strike_whom_they_concern() {
-        let mut c = Calls::new(8);
+        let mut c = Calls::limited(8);
         c.start(1, Spec::plain());
         c.start(2, Spec { no_delay: true, ..Spec::plain() });
         c.start(3, Spec::plain());
@@ -751,7 +759,7 @@ mod tests {
 
     #[test]
     fn a_call_that_failed_while_it_waited_for_its_bulk_stays_failed() {
-        let mut c = Calls::new(8);
+        let mut c = Calls::limited(8);
         c.start(5, Spec::plain());
         poll(&mut c, 5, connection(1));
         c.handle_reply(reply(5), None);
@@ -763,7 +771,7 @@ mod tests {
 
     #[test]
     fn a_call_that_failed_before_it_went_out_does_not_go() {
-        let mut c = Calls::new(8);
+        let mut c = Calls::limited(8);
         c.start(5, Spec::plain());
         assert!(matches!(c.poll(5, connection(1), None, Waker::noop()), Step::Send) && c.is_ready(5));
         c.fail_all(RpcError::Closed);
@@ -774,7 +782,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "Sent in state Done")]
     fn sending_a_call_that_has_failed_is_a_defect() {
-        let mut c = Calls::new(8);
+        let mut c = Calls::limited(8);
         c.start(5, Spec::plain());
         c.fail_all(RpcError::Closed);
         c.handle_sent(5, 1, Time::ZERO, Time::ZERO);
@@ -783,7 +791,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "slots that are taken")]
     fn a_slot_that_no_call_has_is_found() {
-        let mut c = Calls::new(8);
+        let mut c = Calls::limited(8);
         c.start(5, Spec { modify: true, ..Spec::plain() });
         c.check();
         c.call(5).tag = Tag(0);
@@ -793,7 +801,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "of the window")]
     fn room_that_no_call_has_is_found() {
-        let mut c = Calls::new(8);
+        let mut c = Calls::limited(8);
         c.start(5, Spec { window: Some(7), ..Spec::plain() });
         c.check();
         c.call(5).room = Some(6);
@@ -805,7 +813,7 @@ mod tests {
     fn random_histories_keep_the_books() {
         for seed in 0..200 {
             let mut prng = Prng::new(seed);
-            let mut c = Calls::new(3);
+            let mut c = Calls::limited(3);
             c.set_slots(2);
             let (mut alive, mut next, mut conn) = (Vec::new(), 1, 1);
             while next < 200 || !alive.is_empty() {

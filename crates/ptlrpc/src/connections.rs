@@ -236,6 +236,7 @@ impl NodeShared {
     pub(crate) fn connect_header(&self, request: &RpcHeader, export: &Arc<Export>, is_reconnect: bool) -> RpcHeader {
         let pool = export.entry.handler.lock_pool();
         let recovering = export.entry.handler.recovery(export, 0);
+        let first_window = export.entry.congestion.lock().first_window();
         RpcHeader {
             lane: request.lane,
             opcode: request.opcode,
@@ -246,6 +247,8 @@ impl NodeShared {
             export: export.cookie,
             connection_count: request.connection_count,
             last_committed: export.entry.handler.last_committed(export).0,
+            credits_granted: first_window.rpcs,
+            bytes_granted: first_window.bytes,
             ..RpcHeader::default()
         }
     }

@@ -162,8 +162,6 @@ impl State {
     }
 }
 
-/// Default of `max_rpcs_in_flight`: RPCs in flight on the I/O lane.
-pub const MAX_RPCS_IN_FLIGHT: u32 = 8;
 /// An idle import with changes that are not durable yet asks this often whether they are, as in the paper on
 /// asynchronous journal commits.
 pub(crate) const COMMIT_PING_INTERVAL: Duration = Duration::from_secs(7);
@@ -176,7 +174,7 @@ impl Import {
         let now = node.rt.now();
         let state = State {
             machine: ImportMachine::new(now, &target.nids),
-            calls: ImportCalls::new(MAX_RPCS_IN_FLIGHT),
+            calls: ImportCalls::new(),
             pings: PingsInFlight::default(),
             quiet: QuietStats::default(),
             replays: Replays::default(),
@@ -495,6 +493,7 @@ impl ImportShared {
         }
         s.note_reply(now);
         // A connect reply may come from a restarted server, whose transnos say nothing about the changes made before.
+        let grants = answered.in_window || answered.is_connect();
         let mut durable = if answered.is_connect() { Vec::new() } else { s.handle_committed(committed) };
         match answered.replay {
             Some(request) if transno > s.last_committed => {
@@ -511,7 +510,8 @@ impl ImportShared {
         if pool.limit != 0 {
             s.lock_pool = pool;
         }
-        if self.connect_data(s).flags & connect_flags::CREDITS != 0 && granted != s.calls.granted() {
+        // Replies to requests outside of the window say nothing of it.
+        if grants && self.connect_data(s).flags & connect_flags::CREDITS != 0 && granted != s.calls.granted() {
             s.calls.handle_grant(granted);
         }
         drop(guard);
@@ -1017,8 +1017,8 @@ impl Request {
         let timeout = request_timeout(node.at_min(), service, s.network.estimate(now));
         (header.export, header.connection_count) = (connection.export, connection.connection);
         header.timeout_ms = millis(timeout);
-        if self.spec.window.is_some() {
-            let wanted = s.calls.wanted();
+        if let Some(bytes) = self.spec.window {
+            let wanted = s.calls.wanted(bytes);
             (header.credits_wanted, header.bytes_wanted) = (wanted.rpcs, wanted.bytes);
         }
         s.last_sent = now;

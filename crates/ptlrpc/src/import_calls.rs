@@ -8,17 +8,17 @@ use std::ops::{Deref, DerefMut};
 /// The engine, or what it has to be made from. Reading finds no calls where there is no engine; changing makes one.
 pub(crate) struct ImportCalls {
     /// See [`Calls::set_window`].
-    window: u32,
+    window: u16,
     /// See [`Calls::set_slots`].
     slots: u16,
     engine: Option<Box<Calls>>,
 }
 
-static NO_CALLS: Calls = Calls::new(1);
+static NO_CALLS: Calls = Calls::new();
 
 impl ImportCalls {
-    pub(crate) fn new(window: u32) -> ImportCalls {
-        ImportCalls { window, slots: 1, engine: None }
+    pub(crate) fn new() -> ImportCalls {
+        ImportCalls { window: 0, slots: 1, engine: None }
     }
 
     /// Sets the number of modify RPCs that the server allows.
@@ -27,15 +27,15 @@ impl ImportCalls {
         self.in_use().into_iter().for_each(|calls| calls.set_slots(max));
     }
 
-    /// Number of RPCs in flight that the administrator allows.
-    pub(crate) fn window(&self) -> u32 {
+    /// Number of RPCs in flight that the administrator allows; 0 if none has said so.
+    pub(crate) fn window(&self) -> u16 {
         self.window
     }
 
-    /// Sets the number of RPCs in flight that the administrator allows.
-    pub(crate) fn set_window(&mut self, rpcs: u32) {
+    /// Sets the number of RPCs in flight that the administrator allows; 0 for no limit of his.
+    pub(crate) fn set_window(&mut self, rpcs: u16) {
         self.window = rpcs;
-        self.in_use().into_iter().for_each(|calls| calls.set_window(rpcs));
+        self.in_use().into_iter().for_each(|calls| calls.set_window(rpcs.into()));
     }
 
     /// The engine, if there is one: for events that only concern calls that are there.
@@ -65,7 +65,8 @@ impl DerefMut for ImportCalls {
     fn deref_mut(&mut self) -> &mut Calls {
         let (window, slots) = (self.window, self.slots);
         self.engine.get_or_insert_with(|| {
-            let mut calls = Box::new(Calls::new(window));
+            let mut calls = Box::new(Calls::new());
+            calls.set_window(window.into());
             calls.set_slots(slots);
             calls
         })
@@ -80,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_engine_stays_while_there_are_calls_and_keeps_its_limits_when_it_is_made_again() {
-        let mut calls = ImportCalls::new(8);
+        let mut calls = ImportCalls::new();
         assert!(calls.is_empty() && calls.in_use().is_none());
         calls.set_slots(2);
         calls.start(1, Spec::plain());
@@ -96,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_grant_of_the_server_is_not_forgotten() {
-        let mut calls = ImportCalls::new(8);
+        let mut calls = ImportCalls::new();
         calls.start(1, Spec::plain());
         calls.handle_grant(Credits { rpcs: 3, bytes: 0 });
         calls.finish(1);

@@ -4,6 +4,7 @@
 use crate::adaptive_timeout::Estimator;
 use crate::import::{Import, ImportShared, State};
 use crate::message::request_portal;
+use crate::window::MAX_RPCS_IN_FLIGHT;
 use nacre_base::param::Params;
 use nacre_base::param::value::{Drawn, Field, Fields, Operations, Value};
 use nacre_base::{TargetKind, Time};
@@ -13,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Largest value of `max_rpcs_in_flight`.
-const MAX_RPCS_IN_FLIGHT_MAX: u32 = 512;
+const MAX_RPCS_IN_FLIGHT_MAX: u16 = 512;
 
 fn prefix(import: &ImportShared) -> String {
     let device = match import.target.kind {
@@ -42,9 +43,9 @@ fn register(import: &Arc<ImportShared>, params: &Params) {
     let (weak, shown) = (Arc::downgrade(import), Arc::downgrade(import));
     params.add_rw(
         format!("{prefix}max_rpcs_in_flight"),
-        move || shown.upgrade().map(|i| i.state.lock().calls.window()),
+        move || shown.upgrade().map(|i| window_limit(&i)),
         move |text| {
-            let n: u32 = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;
+            let n: u16 = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;
             if !(1..=MAX_RPCS_IN_FLIGHT_MAX).contains(&n) {
                 return Err(format!("must be 1 to {MAX_RPCS_IN_FLIGHT_MAX}"));
             }
@@ -54,6 +55,14 @@ fn register(import: &Arc<ImportShared>, params: &Params) {
             Ok(())
         },
     );
+}
+
+/// What an administrator has set, or what is used where neither he nor the server has said anything.
+fn window_limit(import: &ImportShared) -> u32 {
+    match import.state.lock().calls.window() {
+        0 => MAX_RPCS_IN_FLIGHT,
+        limit => limit.into(),
+    }
 }
 
 impl Import {

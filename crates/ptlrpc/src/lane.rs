@@ -41,13 +41,6 @@ pub struct LaneCounts {
     pub queued: u64,
 }
 
-/// How busy a lane is.
-pub(crate) struct Load {
-    pub(crate) estimate: Duration,
-    pub(crate) running: usize,
-    pub(crate) queued: usize,
-}
-
 /// A request's place in its lane, which it gives up at most once.
 pub(crate) struct LaneSlot<W: Classified> {
     lane: Arc<LaneService<W>>,
@@ -80,19 +73,15 @@ impl LaneCounts {
 }
 
 impl<W: Classified> LaneState<W> {
-    fn load(&self, now: Time) -> Load {
-        Load { estimate: self.service.estimate(now), running: self.queue.running(), queued: self.queue.queued() }
-    }
-
     /// Counts a request whose client had given up when its turn came.
     pub(crate) fn handle_late(&mut self) {
         self.counts.late += 1;
     }
 
-    /// A request that arrived at `arrived` was served. Returns the load of the lane.
-    pub(crate) fn handle_served(&mut self, now: Time, arrived: Time) -> Load {
+    /// A request that arrived at `arrived` was served. Returns how long the next one may take.
+    pub(crate) fn handle_served(&mut self, now: Time, arrived: Time) -> Duration {
         self.service.handle_sample(now, now.since(arrived));
-        self.load(now)
+        self.service.estimate(now)
     }
 }
 
@@ -116,8 +105,9 @@ impl<W: Classified> LaneService<W> {
         self.state.lock().counts.overflow += 1;
     }
 
-    pub(crate) fn load(&self, now: Time) -> Load {
-        self.state.lock().load(now)
+    /// How long the next request may take.
+    pub(crate) fn estimate(&self, now: Time) -> Duration {
+        self.state.lock().service.estimate(now)
     }
 
     pub(crate) fn counts(&self) -> LaneCounts {

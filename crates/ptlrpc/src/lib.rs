@@ -5,7 +5,8 @@
 //! and gets a [`ServerRequest`] for each call of an [`Export`].
 //!
 //! The rules are engines without IO, each in a file with its tests: `import_state` (what a connect reply means, where
-//! to connect next), `calls` (what each call of a client waits for), `modify_slots`, `window`, `adaptive_timeout`,
+//! to connect next), `calls` (what each call of a client waits for), `modify_slots`, `window`, `congestion` (which windows a server
+//! grants), `adaptive_timeout`,
 //! `request_log` (what a server remembers so that no request is executed twice), `nrs` (which requests run, which
 //! wait), `evictor`. Other files connect them to the network: `import` and `connect` at the client; `service`, `lane`,
 //! `transfer` and `connections` at the server; `node`, `node_core` and `timer` for both. A target, its exports and
@@ -32,6 +33,8 @@ mod attached;
 mod call;
 mod calls;
 mod candidates;
+mod congestion;
+mod congestion_control;
 mod connect;
 mod connections;
 mod deadlines;
@@ -75,12 +78,14 @@ mod transfer;
 mod window;
 
 pub use call::{BULK_MAX, Bulk, CallOptions, INLINE_MAX, Reply};
+pub use congestion::{CongestionStatus, Controller, ExportWindow, RccOptions, UnknownController};
+pub use congestion_control::CongestionControl;
 pub use error::RpcError;
 pub use export::Export;
 pub use export_table::{ExportTable, Keyed};
 pub use flights::{Flights, Traffic};
 pub use identity::{AskMgs, Identity, Refusals, Roles, Servers, Standing};
-pub use import::{Import, ImportState, MAX_RPCS_IN_FLIGHT, Recovering, Started};
+pub use import::{Import, ImportState, Recovering, Started};
 pub use import_config::{ConnectReplies, ImportClient, ImportConfig, ImportTarget};
 pub use lane::LaneCounts;
 pub use leases::{AskLeases, LEASE, LeasesFollowed, RENEWAL};
@@ -91,4 +96,4 @@ pub use renewals::{Batch, ByRouter, Gathered, ROUTER_RENEWAL};
 pub use replay::{CommitCallback, Fate};
 pub use request::{Delivery, ServerRequest, Waiting};
 pub use target::{Response, TargetHandler};
-pub use window::{CongestionControl, Credits, FixedWindow, GrantRequest};
+pub use window::{Credits, MAX_RPCS_IN_FLIGHT};

@@ -1,6 +1,7 @@
 //! All RPC of one node: the tables of its imports, targets and exports, its xids, its portals and its timers.
 
 use crate::adaptive_timeout::AT_MAX;
+use crate::congestion_control::CongestionControl;
 use crate::connections::{EXPORTS_MAX, HOST_EXPORTS_MAX};
 use crate::deadlines::DueImports;
 use crate::evictor::Evictor;
@@ -17,7 +18,6 @@ use crate::request_buffers::{Arrived, BUFFERS_MAX, Buffer, BufferOwner, RequestB
 use crate::stats::OpSums;
 use crate::target::{TargetEntry, TargetHandler};
 use crate::timer::{RESOLUTION, Timer};
-use crate::window::CongestionControl;
 use nacre_base::param::Params;
 use nacre_base::param::value::{Fields, Operations};
 use nacre_base::tally::Sums;
@@ -503,9 +503,9 @@ impl ServedTarget {
         }
     }
 
-    /// From now on, windows are granted by `control`.
-    pub fn set_congestion_control(&self, control: Box<dyn CongestionControl>) {
-        *self.entry.congestion.lock() = control;
+    /// Its congestion control.
+    pub fn congestion_control(&self) -> CongestionControl {
+        CongestionControl::new(&self.entry, &self.node.core)
     }
 }
 

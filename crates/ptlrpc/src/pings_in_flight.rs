@@ -92,6 +92,7 @@ impl PingsInFlight {
             control: false,
             tag: Tag(0),
             replay: None,
+            in_window: false,
         })
     }
 

@@ -2,6 +2,7 @@
 //! state of its data transfer. The transfer itself is in `transfer`.
 
 use crate::call::INLINE_MAX;
+use crate::congestion::Answered;
 use crate::export::Export;
 use crate::identity::Identity;
 use crate::lane::{LaneSlot, LaneState, SlowTransfer};
@@ -9,10 +10,11 @@ use crate::message::{REPLY_PORTAL, encode, millis};
 use crate::node_core::NodeCore;
 use crate::nrs::Classified;
 use crate::request_buffers::BufferInUse;
+use crate::window::Credits;
 use bytes::Bytes;
 use nacre_base::{Errno, Nid, Payload, Tag, Time, Xid};
 use nacre_wire::header::{Versions, flags};
-use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind};
+use nacre_wire::{Field, Opcode, RpcHeader, RpcKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -157,10 +159,11 @@ impl Delivery {
 /// The part of a request that outlives its handler.
 pub(crate) struct Arrival {
     pub(crate) node: Arc<NodeCore>,
-    pub(crate) lane: Lane,
     pub(crate) slot: LaneSlot<Work>,
     pub(crate) buffer: BufferInUse,
     pub(crate) at: Time,
+    /// Counts the request in its target's congestion control, if it was sent within its client's window.
+    pub(crate) counted: Option<Counted>,
     pub(crate) transfer: Transfer,
 }
 
@@ -169,6 +172,11 @@ impl Arrival {
     pub(crate) fn leave(&self, book: impl FnOnce(&mut LaneState<Work>)) -> Option<Work> {
         self.buffer.give_back();
         self.slot.leave(book)
+    }
+
+    /// The request is answered, or will not be. Its handler's parts may be kept for longer.
+    pub(crate) fn end(&self) {
+        self.counted.iter().for_each(Counted::given_up);
     }
 
     /// The handler is about to wait for other clients: see [`LaneSlot::handle_long_wait`]. Nor does the request keep its
@@ -182,6 +190,49 @@ impl Arrival {
     pub(crate) fn handle_slow_transfer(&self) -> SlowTransfer<'_, Work> {
         self.buffer.give_back();
         self.slot.handle_slow_transfer()
+    }
+}
+
+/// A request that counts at its target until it is answered or given up.
+pub(crate) struct Counted {
+    export: Arc<Export>,
+    node: Arc<NodeCore>,
+    at: Time,
+    has_ended: AtomicBool,
+}
+
+impl Counted {
+    /// A request has arrived that its client has sent within its window.
+    pub(crate) fn new(export: Arc<Export>, node: Arc<NodeCore>, wanted: Credits, at: Time) -> Counted {
+        export.entry.congestion.lock().handle_arrival(export.cookie, wanted, at);
+        Counted { export, node, at, has_ended: AtomicBool::new(false) }
+    }
+
+    /// It is about to be answered. Returns its client's window from then on, and how long the controller lets a request take; zero if it
+    /// does not say.
+    pub(crate) fn answered(&self, wanted: Credits, now: Time) -> (Credits, Duration) {
+        assert!(
+            !self.has_ended.swap(true, Ordering::Relaxed),
+            "a request of {} is answered once",
+            self.export.client_name()
+        );
+        let (export, took) = (self.export.cookie, now.since(self.at));
+        let mut congestion = self.export.entry.congestion.lock();
+        (congestion.handle_answer(Answered { export, wanted, took }, now), congestion.expected())
+    }
+
+    /// It ends without an answer, unless it was answered.
+    pub(crate) fn given_up(&self) {
+        if !self.has_ended.swap(true, Ordering::Relaxed) {
+            let mut congestion = self.export.entry.congestion.lock();
+            congestion.handle_given_up(self.export.cookie, self.node.rt.now());
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.given_up();
     }
 }
 

@@ -72,6 +72,7 @@ pub(crate) struct Arrived {
     pub(crate) reply_to: ReplyTo,
     /// Keeps the credit that the sender has used.
     pub(crate) receipt: Receipt,
+    pub(crate) at: Time,
 }
 
 /// The node that a buffer belongs to.

@@ -7,16 +7,16 @@
 use crate::call::INLINE_MAX;
 use crate::export::{Entry, Export};
 use crate::identity::Identity;
-use crate::lane::{LaneSlot, Load};
+use crate::lane::LaneSlot;
 use crate::message::{GOODBYE_XID, Incoming, REPLY_PORTAL, decode, encode, millis, opcode};
 use crate::node::NodeShared;
 use crate::nrs::{Admission, is_high_priority, may_have_high_priority};
 use crate::ping::Told;
-use crate::request::{Arrival, ServerRequest, Transfer, Work};
+use crate::request::{Arrival, Counted, ServerRequest, Transfer, Work};
 use crate::request_buffers::{Arrived, Buffer, BufferInUse, BufferOwner};
 use crate::request_log::{Received, ReplyTo, Verdict, early_at};
 use crate::target::Response;
-use crate::window::{Credits, GrantRequest};
+use crate::window::Credits;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use nacre_base::fault::FaultAction;
@@ -55,6 +55,7 @@ impl NodeShared {
             return;
         }
         let reply_to = ReplyTo { nid: put.from, match_bits: put.match_bits, purpose: put.purpose };
+        let at = self.core.rt.now();
         let message = match decode(&put.payload) {
             Ok(m) if m.kind == RpcKind::Request => m,
             Ok(_) => return,
@@ -69,7 +70,7 @@ impl NodeShared {
         };
         match self.core.faults.any_armed().then(|| self.request_fault(opcode)).flatten() {
             None | Some(FaultAction::Corrupt) => {
-                self.handle_request(lane, Arrived { opcode, message, reply_to, receipt: put.receipt });
+                self.handle_request(lane, Arrived { opcode, message, reply_to, receipt: put.receipt, at });
             }
             Some(FaultAction::Drop) => tracing::debug!("fault: dropped {opcode} xid {}", message.header.xid),
             Some(FaultAction::Fail(e)) => self.refuse(&message.header, reply_to, e),
@@ -78,7 +79,7 @@ impl NodeShared {
                 let node = self.clone();
                 drop(self.core.rt.spawn(async move {
                     node.core.rt.sleep(d).await;
-                    node.handle_request(lane, Arrived { opcode, message, reply_to, receipt: Receipt::default() });
+                    node.handle_request(lane, Arrived { opcode, message, reply_to, receipt: Receipt::default(), at });
                 }));
             }
         }
@@ -159,7 +160,7 @@ impl NodeShared {
 
     /// Takes a request from the network: from here on its sender can send another.
     fn take(self: &Arc<Self>, lane: Lane, arrived: Arrived, export: Arc<Export>, buffer: Option<Buffer>) {
-        let Arrived { opcode, message: m, reply_to, receipt } = arrived;
+        let Arrived { opcode, message: m, reply_to, receipt, at: arrived_at } = arrived;
         drop(receipt);
         let (control, now) = (Control::of(opcode), self.core.rt.now());
         let owner: Weak<NodeShared> = Arc::downgrade(self);
@@ -208,12 +209,16 @@ impl NodeShared {
             return self.poll_or_spawn(async move { node.handle_disconnect(export, header).await });
         }
         let lane_service = export.entry.lane(lane).clone();
+        // What others wait for, and what is replayed, never waits for a window.
+        let in_window = lane == Lane::Io && !is_high_priority(&header) && !header.has(flags::REPLAY);
+        let wanted = Credits { rpcs: header.credits_wanted, bytes: header.bytes_wanted };
+        let counted = in_window.then(|| Counted::new(export.clone(), self.core.clone(), wanted, arrived_at));
         let arrival = Arrival {
             node: self.core.clone(),
-            lane,
             slot: LaneSlot::new(lane_service, reply_to.nid, is_high_priority(&header)),
             buffer,
             at: now,
+            counted,
             transfer: Transfer::new(data),
         };
         let identity = Identity { nid: reply_to.nid };
@@ -292,19 +297,20 @@ impl NodeShared {
             if !late {
                 self.refuse_unconnected(&question.header(), reply_to);
             }
+            arrival.end();
             return next;
         }
         let handled = AssertUnwindSafe(handle(request, ask_target)).catch_unwind().await;
         let result = handled.unwrap_or_else(|panic| self.handle_panic(&question, panic));
         let now = self.core.rt.now();
         let (took, opcode) = (now.since(started), question.opcode);
-        let mut load = None;
-        let next = arrival.leave(|lane| load = Some(lane.handle_served(now, arrival.at)));
+        let mut estimate = None;
+        let next = arrival.leave(|lane| estimate = Some(lane.handle_served(now, arrival.at)));
         // A request that gave its slot back earlier no longer counts in its lane.
-        if load.is_some() {
+        if estimate.is_some() {
             arrival.slot.lane().count(opcode, took);
         }
-        let load = load.unwrap_or_else(|| arrival.slot.lane().load(now));
+        let estimate = estimate.unwrap_or_else(|| arrival.slot.lane().estimate(now));
         if arrival.transfer.is_broken() {
             // The client must send the request again, so no reply is sent or kept.
             tracing::debug!("{opcode} xid {xid}: bulk failed, not answered");
@@ -315,10 +321,12 @@ impl NodeShared {
             let reply_to = export.handle_executed(xid, None);
             self.refuse_unconnected(&question.header(), reply_to);
         } else {
-            let times = Times { service: took, queue: started.since(arrival.at), estimate: load.estimate };
-            let granted = question.grant(arrival.lane, &load, now);
-            self.respond(&question, result, &arrival, times, granted);
+            let answered = arrival.counted.as_ref().map(|counted| counted.answered(question.wanted, now));
+            let (granted, expected) = answered.unwrap_or_default();
+            let (queue, estimate) = (started.since(arrival.at), estimate.max(expected));
+            self.respond(&question, result, &arrival, Times { service: took, queue, estimate }, granted);
         }
+        arrival.end();
         next
     }
 
@@ -581,16 +589,6 @@ impl Question {
             trace_id: self.trace_id,
             ..RpcHeader::default()
         }
-    }
-
-    /// Window granted to the client.
-    fn grant(&self, lane: Lane, load: &Load, now: Time) -> Credits {
-        if lane != Lane::Io || self.wanted == Credits::default() {
-            return Credits::default();
-        }
-        let &Load { running, queued, .. } = load;
-        let request = GrantRequest { export: self.export.cookie, wanted: self.wanted, running, queued };
-        self.export.entry.congestion.lock().grant(now, request)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The trait that a target implements to be served, the response type, and the entry of a served target.
 
+use crate::congestion::Congestion;
 use crate::export::Export;
 use crate::export_table::ExportTable;
 use crate::identity::{Identity, Standing};
@@ -7,7 +8,6 @@ use crate::lane::{LaneCounts, LaneService, Spawn};
 use crate::message::LockPool;
 use crate::request::{ServerRequest, Work};
 use crate::request_log::ReplyTo;
-use crate::window::{CongestionControl, FixedWindow};
 use bytes::Bytes;
 use nacre_base::{Errno, FxHashMap, Payload, Tag, Transno, Uuid, Xid};
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest};
@@ -126,7 +126,7 @@ pub(crate) struct TargetEntry {
     latest_data: Mutex<Arc<ConnectData>>,
     /// Clients of which a connect is being handled, each with the connect that is handled next, if there is one.
     pub(crate) connecting: Mutex<FxHashMap<Uuid, Option<Connect>>>,
-    pub(crate) congestion: Mutex<Box<dyn CongestionControl>>,
+    pub(crate) congestion: Mutex<Congestion>,
     /// Each target has lanes of its own, so that a slow target takes no slots from the other targets of the node.
     /// A lane is made when its first request comes: each client serves its locks' callbacks, and most clients are idle.
     lanes: [OnceLock<Arc<LaneService<Work>>>; Lane::ALL.len()],
@@ -149,7 +149,7 @@ impl TargetEntry {
             clients: Mutex::default(),
             latest_data: Mutex::default(),
             connecting: Mutex::default(),
-            congestion: Mutex::new(Box::new(FixedWindow::default())),
+            congestion: Mutex::default(),
             lanes: Default::default(),
             spawn,
         }

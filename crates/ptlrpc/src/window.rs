@@ -1,7 +1,7 @@
-//! Congestion control: how many RPCs and bytes a client may have in flight to a target. Two sans-IO engines: the
-//! server's [`CongestionControl`] grants credits in every reply, and the client's window obeys them.
+//! A client's window: how many RPCs and bytes it may have in flight to a target. A sans-IO engine. The server grants it in its replies
+//! ([`crate::congestion`]).
 
-use nacre_base::Time;
+use std::num::NonZeroU32;
 
 /// RPCs and bytes. In a grant, 0 means that the server sets no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -12,43 +12,14 @@ pub struct Credits {
     pub bytes: u64,
 }
 
-/// Information for the server's controller.
-#[derive(Debug, Clone, Copy)]
-pub struct GrantRequest {
-    /// The export's cookie.
-    pub export: u64,
-    /// RPCs and bytes that the client has in flight and waiting.
-    pub wanted: Credits,
-    /// Requests running in the lane.
-    pub running: usize,
-    /// Requests queued in the lane.
-    pub queued: usize,
-}
-
-/// Decides what clients may have in flight. One per target.
-pub trait CongestionControl: Send {
-    /// A reply is about to go to this client. Returns the client's window from then on.
-    fn grant(&mut self, now: Time, request: GrantRequest) -> Credits;
-
-    /// The client is gone.
-    fn forget(&mut self, _export: u64) {}
-}
-
-/// The same window for everyone: FIX(n). `FixedWindow::default()` leaves it to the clients.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct FixedWindow(pub Credits);
-
-impl CongestionControl for FixedWindow {
-    fn grant(&mut self, _: Time, _: GrantRequest) -> Credits {
-        self.0
-    }
-}
+/// RPCs that a client has in flight to a target that leaves it to the client: Lustre's default of `max_rpcs_in_flight`.
+pub const MAX_RPCS_IN_FLIGHT: u32 = 8;
 
 /// The client's window for one target. Never below one RPC, whatever is granted.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// RPCs in flight that the administrator allows (`max_rpcs_in_flight`).
-    limit: u32,
+    /// RPCs in flight that an administrator allows (`max_rpcs_in_flight`). Where none has said so, the server's grants alone count.
+    limit: Option<NonZeroU32>,
     granted: Credits,
     in_flight: Credits,
     /// All room ever taken, and all room ever given back. The difference is in flight.
@@ -71,14 +42,24 @@ impl Total {
 }
 
 impl Window {
-    pub(crate) const fn new(limit: u32) -> Window {
+    pub(crate) const NEW: Window = {
         let (none, total) = (Credits { rpcs: 0, bytes: 0 }, Total { rpcs: 0, bytes: 0 });
-        let limit = if limit == 0 { 1 } else { limit };
-        Window { limit, granted: none, in_flight: none, taken: total, given: total }
+        Window { limit: None, granted: none, in_flight: none, taken: total, given: total }
+    };
+
+    #[cfg(test)]
+    fn limited(limit: u32) -> Window {
+        Window { limit: NonZeroU32::new(limit), ..Window::NEW }
     }
 
+    /// Sets the administrator's limit; 0 takes it away.
     pub(crate) fn set_limit(&mut self, limit: u32) {
-        self.limit = limit.max(1);
+        self.limit = NonZeroU32::new(limit);
+    }
+
+    /// The administrator's limit.
+    pub(crate) fn limit(&self) -> Option<u32> {
+        self.limit.map(NonZeroU32::get)
     }
 
     pub(crate) fn handle_grant(&mut self, granted: Credits) {
@@ -87,7 +68,10 @@ impl Window {
 
     /// RPCs that may be in flight now.
     fn rpcs(&self) -> u32 {
-        if self.granted.rpcs == 0 { self.limit } else { self.limit.min(self.granted.rpcs) }
+        match (self.granted.rpcs, self.limit()) {
+            (0, limit) => limit.unwrap_or(MAX_RPCS_IN_FLIGHT),
+            (granted, limit) => limit.map_or(granted, |limit| limit.min(granted)),
+        }
     }
 
     /// Takes room for an RPC with this many bytes of bulk, if there is any.
@@ -147,7 +131,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "3 bytes are")]
     fn giving_back_less_than_was_taken_is_a_bug() {
-        let mut w = Window::new(8);
+        let mut w = Window::limited(8);
         w.take(10);
         w.give(7);
     }
@@ -155,7 +139,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "2 RPCs with 20 bytes are in flight")]
     fn an_rpc_that_goes_without_room_is_a_bug() {
-        let mut w = Window::new(1);
+        let mut w = Window::limited(1);
         w.take(10);
         w.in_flight = Credits { rpcs: 2, bytes: 20 };
         w.assert_within();
@@ -164,7 +148,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "those taken and not given back")]
     fn room_that_is_in_flight_and_was_not_taken_is_a_bug() {
-        let mut w = Window::new(8);
+        let mut w = Window::limited(8);
         w.take(10);
         w.in_flight = Credits { rpcs: 2, bytes: 20 };
         w.give(10);
@@ -176,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_smaller_of_limit_and_grant_counts() {
-        let mut w = Window::new(8);
+        let mut w = Window::limited(8);
         assert_eq!(takes(&mut w, 1 << 20), 8);
         w.give(1 << 20);
         w.handle_grant(Credits { rpcs: 4, bytes: 0 });
@@ -188,8 +172,21 @@ mod tests {
     }
 
     #[test]
+    fn only_what_an_administrator_has_set_limits_a_grant() {
+        let mut w = Window::NEW;
+        assert_eq!(takes(&mut w, 0), MAX_RPCS_IN_FLIGHT, "the server leaves it to the client");
+        w.handle_grant(Credits { rpcs: 50, bytes: 0 });
+        assert_eq!(takes(&mut w, 0), 50 - MAX_RPCS_IN_FLIGHT);
+        w.set_limit(51);
+        w.handle_grant(Credits { rpcs: 99, bytes: 0 });
+        assert_eq!(takes(&mut w, 0), 1);
+        w.set_limit(0);
+        assert_eq!(takes(&mut w, 0), 48);
+    }
+
+    #[test]
     fn bytes_bound_too_but_one_rpc_always_goes() {
-        let mut w = Window::new(8);
+        let mut w = Window::limited(8);
         w.handle_grant(Credits { rpcs: 0, bytes: 3000 });
         assert_eq!(takes(&mut w, 1000), 3);
         (0..3).for_each(|_| w.give(1000));

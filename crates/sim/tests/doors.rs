@@ -378,6 +378,11 @@ fn every_parameter_that_can_be_set_is_declared_with_its_range() {
                 }
                 Kind::Percent => (vec!["0".to_owned(), "100%".to_owned()], vec!["101".to_owned()]),
                 Kind::Words(words) => (words.iter().map(|w| (*w).to_owned()).collect(), vec!["x".to_owned()]),
+                Kind::Counted { words, counted, most } => {
+                    let numbers = [0, most].map(|n| format!("{counted}:{n}"));
+                    let good = words.iter().map(|w| (*w).to_owned()).chain(numbers).collect();
+                    (good, vec![counted.to_owned(), format!("{counted}:{}", most + 1), "x".to_owned()])
+                }
                 Kind::Squash => (vec!["65534:65534".to_owned()], vec!["x".to_owned()]),
                 Kind::Nids => (vec!["10.0.0.[1-4]@tcp *@sim".to_owned()], vec!["x".to_owned()]),
                 Kind::Gauge | Kind::Counter | Kind::Text | Kind::Statistics | Kind::Histograms | Kind::Action => {

@@ -66,6 +66,15 @@ pub enum Kind {
     Percent,
     /// One of these words.
     Words(&'static [&'static str]),
+    /// One of these words, or the counted one with a number from 0 to `most`, as in `fix:8`.
+    Counted {
+        /// Words without a number.
+        words: &'static [&'static str],
+        /// The word before `:` and a number.
+        counted: &'static str,
+        /// The largest number.
+        most: u32,
+    },
     /// A user's and a group's id, `UID:GID`.
     Squash,
     /// NIDs, or patterns for them, with spaces or commas between; `NONE` or nothing for none.
@@ -296,6 +305,10 @@ impl Kind {
             }
             Kind::Percent => value.trim_end_matches('%').parse::<u8>().is_ok_and(|n| n <= 100),
             Kind::Words(words) => words.contains(&value),
+            Kind::Counted { words, counted, most } => {
+                let number = value.strip_prefix(counted).and_then(|rest| rest.strip_prefix(':'));
+                words.contains(&value) || number.is_some_and(|n| n.parse::<u32>().is_ok_and(|n| n <= most))
+            }
             Kind::Squash => parse_squash(value).is_ok(),
             Kind::Nids => parse_nosquash(value).is_ok(),
             Kind::Gauge | Kind::Counter => false,
@@ -311,6 +324,9 @@ impl std::fmt::Display for Kind {
             Kind::Number { least, most, step } => write!(f, "a multiple of {step} from {least} to {most}"),
             Kind::Percent => f.write_str("a number from 0 to 100"),
             Kind::Words(words) => write!(f, "one of {}", words.join(", ")),
+            Kind::Counted { words, counted, most } => {
+                write!(f, "{} or {counted}:N with a number from 0 to {most}", words.join(", "))
+            }
             Kind::Squash => f.write_str("UID:GID"),
             Kind::Nids => f.write_str("NONE or NIDs such as 10.0.0.[1-4]@tcp, 2001:db8::/64@tcp or *@tcp"),
             Kind::Gauge => f.write_str("a number"),

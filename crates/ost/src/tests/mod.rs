@@ -2,6 +2,7 @@
 
 mod callbacks;
 mod cluster;
+mod congestion;
 mod crash;
 mod data;
 mod glimpse;

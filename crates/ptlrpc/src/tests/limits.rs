@@ -1,7 +1,7 @@
 //! Limits on the work done at once, and on waiting.
 
 use super::*;
-use crate::{Credits, FixedWindow};
+use crate::Controller;
 use nacre_lnet::CreditsReturn;
 use nacre_rt::Task;
 
@@ -107,15 +107,18 @@ fn the_servers_window_is_obeyed() {
     run(1, 60, |rt| async move {
         let w = World::new(&rt);
         let import = w.import();
-        w.server.served.set_congestion_control(Box::new(FixedWindow(Credits { rpcs: 3, bytes: 0 })));
+        w.server.served.congestion_control().set_controller(Controller::Fixed(3));
         write(&import, pattern(10)).await.unwrap();
         all(many(&rt, 50, |_| write_task(&rt, &import, false))).await;
         assert_eq!(w.server.target.running_max(), 3);
-        w.server.served.set_congestion_control(Box::new(FixedWindow(Credits { rpcs: 0, bytes: 200_000 })));
+        w.server.served.congestion_control().set_controller(Controller::Fixed(20));
         write(&import, pattern(10)).await.unwrap();
+        all(many(&rt, 50, |_| write_task(&rt, &import, false))).await;
+        assert_eq!(w.server.target.running_max(), 20, "more than clients take where it is left to them");
+        w.params.set("mdc.*.max_rpcs_in_flight", "4").unwrap();
         w.server.target.running_max.store(0, Ordering::Relaxed);
         all(many(&rt, 50, |_| write_task(&rt, &import, false))).await;
-        assert_eq!(w.server.target.running_max(), 2);
+        assert_eq!(w.server.target.running_max(), 4, "an administrator of the client has the last word");
     });
 }
 

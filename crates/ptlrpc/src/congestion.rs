@@ -1,0 +1,375 @@
+//! Congestion control at a server: what each client may have in flight to a target, told in every reply. A sans-IO engine.
+//!
+//! [`Congestion`] counts what is under way at a target, for each client, and how fast the target finishes it. It does so whichever
+//! controller decides, so that controllers can be exchanged while requests are under way. A [`Controller`] looks at these
+//! counts and at the request that is answered, and grants a window. Its client obeys: [`crate::window`].
+//!
+//! Counted are reads and writes that clients send within their windows. What is never to wait (flushes under a lock that is called
+//! back, cancels, leases, replay) is sent outside of windows, and neither counted nor granted anything.
+
+mod rcc;
+
+use crate::window::Credits;
+use nacre_base::{FxHashMap, Time};
+pub use rcc::RccOptions;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How windows are decided on: `obdfilter.*.congestion_control`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Controller {
+    /// The same number of RPCs for everyone; 0 leaves it to the clients. `fix:N`.
+    Fixed(u32),
+    /// The published algorithm, within a bound of latency. `rcc`.
+    Rcc,
+}
+
+impl Default for Controller {
+    /// Windows are left to the clients.
+    fn default() -> Controller {
+        Controller::Fixed(0)
+    }
+}
+
+impl Controller {
+    /// Most RPCs of a window.
+    pub const RPCS_MAX: u32 = 4096;
+}
+
+impl fmt::Display for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Controller::Fixed(rpcs) => write!(f, "fix:{rpcs}"),
+            Controller::Rcc => f.write_str("rcc"),
+        }
+    }
+}
+
+/// Text that names no controller.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no congestion control: fix:N with a number to 4096 (0 leaves windows to the clients), or rcc")]
+pub struct UnknownController(String);
+
+impl FromStr for Controller {
+    type Err = UnknownController;
+
+    fn from_str(text: &str) -> Result<Controller, UnknownController> {
+        let unknown = || UnknownController(text.to_owned());
+        match text.split_once(':') {
+            None if text == "rcc" => Ok(Controller::Rcc),
+            Some(("fix", rpcs)) => match rpcs.parse() {
+                Ok(rpcs) if rpcs <= Controller::RPCS_MAX => Ok(Controller::Fixed(rpcs)),
+                _ => Err(unknown()),
+            },
+            _ => Err(unknown()),
+        }
+    }
+}
+
+/// A request that is answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answered {
+    /// The export's cookie.
+    pub(crate) export: u64,
+    /// RPCs and bytes that the client has waiting for its window.
+    pub(crate) wanted: Credits,
+    /// Since the request arrived.
+    pub(crate) took: Duration,
+}
+
+/// The controller of a target, and the counts that it decides by.
+#[derive(Default)]
+pub(crate) struct Congestion {
+    pub(crate) controller: Controller,
+    pub(crate) rcc: RccOptions,
+    load: Load,
+    /// Intervals of [`LOOK_INTERVAL`] that had passed when exports were last looked at.
+    looked: u64,
+}
+
+/// The paper has an export leave the count of active ones when a periodic ping of its client finds it idle. Clients that hold leases send no
+/// pings, so the server looks by itself, as often as the paper's clients ping: the one departure from the paper.
+const LOOK_INTERVAL: Duration = Duration::from_secs(25);
+
+/// What is under way at a target.
+#[derive(Default)]
+pub(crate) struct Load {
+    /// Requests that have arrived and are not answered: the published algorithm's D.
+    under_way: u32,
+    /// The exports that take part, by cookie: its C.
+    active: FxHashMap<u64, Active>,
+    rate: Rate,
+}
+
+/// An export that has requests under way, or has had some lately.
+struct Active {
+    under_way: u32,
+    /// When the last of them was answered.
+    idle_since: Time,
+    granted: u32,
+    wanted: u32,
+    /// The client has left, and does not count once its last request has ended.
+    has_left: bool,
+}
+
+/// Operations a second, over the time in which there was something to do.
+#[derive(Default)]
+struct Rate {
+    /// Of the last whole window; none before the first.
+    per_second: Option<f64>,
+    finished: u32,
+    busy: Duration,
+    /// Since when there has been something to do without a pause, counted up to the last event.
+    busy_since: Option<Time>,
+}
+
+/// Busy time over which operations are counted. The paper names none: long enough that a disk which moves 1 MiB in 6 ms finishes
+/// hundreds in it, and short beside its latency bounds.
+const RATE_WINDOW: Duration = Duration::from_secs(2);
+
+impl Rate {
+    /// Time has passed, in which there was something to do or not.
+    fn handle_time(&mut self, now: Time, is_busy: bool) {
+        if let Some(since) = self.busy_since {
+            self.busy += now.since(since);
+        }
+        self.busy_since = is_busy.then_some(now);
+        if self.busy >= RATE_WINDOW && self.finished > 0 {
+            self.per_second = Some(f64::from(self.finished) / self.busy.as_secs_f64());
+            (self.finished, self.busy) = (0, Duration::ZERO);
+        }
+    }
+}
+
+/// Counts of a target's congestion control, for people and programs.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CongestionStatus {
+    /// Requests that have arrived and are not answered.
+    pub under_way: u32,
+    /// Operations a second while there was something to do; none before enough were measured.
+    pub per_second: Option<f64>,
+    /// The clients that take part, by the cookies of their exports, in order.
+    pub exports: Vec<(u64, ExportWindow)>,
+}
+
+/// A client's part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExportWindow {
+    /// Its name; empty if it has left.
+    pub client: String,
+    /// RPCs that it may have in flight, as it was told last; 0 if that is left to it.
+    pub granted: u32,
+    /// RPCs that it would have in flight if it could, as it said last.
+    pub wanted: u32,
+    /// RPCs that it has here.
+    pub under_way: u32,
+}
+
+impl Congestion {
+    /// A request has arrived that its client has sent within its window.
+    pub(crate) fn handle_arrival(&mut self, export: u64, wanted: Credits, now: Time) {
+        self.load.handle_arrival(export, wanted, now);
+    }
+
+    /// It is about to be answered. Returns its client's window from then on.
+    pub(crate) fn handle_answer(&mut self, answered: Answered, now: Time) -> Credits {
+        self.handle_time(now);
+        // As published, it no longer counts when the window is computed.
+        self.load.handle_end(answered.export, true, now);
+        let rpcs = match self.controller {
+            Controller::Fixed(rpcs) => rpcs,
+            Controller::Rcc => self.rcc.grant(&self.load, answered.wanted.rpcs, answered.took),
+        };
+        if let Some(active) = self.load.active.get_mut(&answered.export) {
+            (active.granted, active.wanted) = (rpcs, answered.wanted.rpcs);
+        }
+        Credits { rpcs, bytes: 0 }
+    }
+
+    /// It ends without an answer.
+    pub(crate) fn handle_given_up(&mut self, export: u64, now: Time) {
+        self.load.handle_end(export, false, now);
+    }
+
+    /// The window of a client that connects.
+    pub(crate) fn first_window(&self) -> Credits {
+        let rpcs = match self.controller {
+            Controller::Fixed(rpcs) => rpcs,
+            Controller::Rcc => self.rcc.min,
+        };
+        Credits { rpcs, bytes: 0 }
+    }
+
+    /// A client has left. Requests that are still being served end later.
+    pub(crate) fn forget(&mut self, export: u64) {
+        if let Some(active) = self.load.active.get_mut(&export) {
+            active.has_left = true;
+            self.load.drop_if_left(export);
+        }
+    }
+
+    /// Exports that were idle for long when it was last time to look no longer take part.
+    fn handle_time(&mut self, now: Time) {
+        let interval = LOOK_INTERVAL.as_nanos() as u64;
+        let intervals = now.as_nanos() / interval;
+        if intervals > self.looked {
+            self.looked = intervals;
+            self.load.drop_idle(self.rcc.idle_after, Time(intervals * interval));
+        }
+    }
+
+    /// How long the controller lets a request take; zero if it does not say.
+    pub(crate) fn expected(&self) -> Duration {
+        match self.controller {
+            Controller::Fixed(_) => Duration::ZERO,
+            Controller::Rcc => self.rcc.timeout(),
+        }
+    }
+
+    pub(crate) fn status(&mut self, now: Time) -> CongestionStatus {
+        self.handle_time(now);
+        let window = |a: &Active| {
+            let &Active { granted, wanted, under_way, .. } = a;
+            ExportWindow { granted, wanted, under_way, ..ExportWindow::default() }
+        };
+        let mut exports: Vec<_> = self.load.active.iter().map(|(cookie, a)| (*cookie, window(a))).collect();
+        exports.sort_by_key(|(cookie, _)| *cookie);
+        CongestionStatus { under_way: self.load.under_way, per_second: self.load.rate.per_second, exports }
+    }
+}
+
+impl Load {
+    fn handle_arrival(&mut self, export: u64, wanted: Credits, now: Time) {
+        self.rate.handle_time(now, true);
+        self.under_way += 1;
+        let new = || Active { under_way: 0, idle_since: now, granted: 0, wanted: 0, has_left: false };
+        let active = self.active.entry(export).or_insert_with(new);
+        active.under_way += 1;
+        active.wanted = wanted.rpcs;
+        self.assert_conserved();
+    }
+
+    fn handle_end(&mut self, export: u64, is_finished: bool, now: Time) {
+        let Some(active) = self.active.get_mut(&export).filter(|active| active.under_way > 0) else {
+            panic!("a request of export {export:#x} ended that never arrived")
+        };
+        active.under_way -= 1;
+        active.idle_since = now;
+        self.under_way -= 1;
+        self.rate.finished += u32::from(is_finished);
+        self.rate.handle_time(now, self.under_way > 0);
+        self.drop_if_left(export);
+        self.assert_conserved();
+    }
+
+    fn drop_if_left(&mut self, export: u64) {
+        if self.active.get(&export).is_some_and(|active| active.has_left && active.under_way == 0) {
+            self.active.remove(&export);
+        }
+    }
+
+    /// Exports that have been idle for longer no longer take part.
+    fn drop_idle(&mut self, idle_after: Duration, now: Time) {
+        self.active.retain(|_, active| active.under_way > 0 || now.since(active.idle_since) <= idle_after);
+    }
+
+    /// Panics if the counts of the exports and of the target cannot both be right. Summing up is left to tests.
+    fn assert_conserved(&self) {
+        assert!(self.under_way == 0 || !self.active.is_empty(), "{} requests of no export", self.under_way);
+        debug_assert_eq!(
+            u64::from(self.under_way),
+            self.active.values().map(|active| u64::from(active.under_way)).sum::<u64>(),
+            "requests under way, and those of all exports"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_millis(millis)
+    }
+
+    fn wants(rpcs: u32) -> Credits {
+        Credits { rpcs, bytes: 0 }
+    }
+
+    #[test]
+    fn controllers_are_written_as_administrators_set_them() {
+        for text in ["fix:0", "fix:8", "rcc"] {
+            assert_eq!(text.parse::<Controller>().unwrap().to_string(), text);
+        }
+        for bad in ["", "fix", "fix:", "fix:-1", "fix:4097", "rcc:3", "nothing"] {
+            assert!(bad.parse::<Controller>().unwrap_err().to_string().contains("fix:N"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn operations_are_counted_over_the_time_in_which_there_were_some() {
+        let mut c = Congestion::default();
+        let mut now = 0;
+        // 100 requests of 50 ms, one after the other, with a pause of a second after each.
+        for _ in 0..100 {
+            c.handle_arrival(1, wants(1), at(now));
+            c.handle_answer(Answered { export: 1, wanted: wants(1), took: Duration::from_millis(50) }, at(now + 50));
+            now += 1050;
+        }
+        assert_eq!(c.status(at(0)).per_second, Some(20.0));
+    }
+
+    #[test]
+    fn a_request_that_ends_without_an_answer_is_not_under_way_and_not_finished() {
+        let mut c = Congestion::default();
+        c.handle_arrival(1, wants(1), at(0));
+        c.handle_given_up(1, at(5000));
+        assert_eq!((c.status(at(0)).under_way, c.status(at(0)).per_second), (0, None));
+    }
+
+    #[test]
+    #[should_panic(expected = "never arrived")]
+    fn an_end_without_a_beginning_is_a_bug() {
+        let mut c = Congestion::default();
+        c.handle_arrival(1, wants(1), at(0));
+        c.handle_given_up(2, at(0));
+    }
+
+    #[test]
+    fn an_export_takes_part_until_it_was_idle_for_long() {
+        let rcc = RccOptions { idle_after: Duration::from_secs(60), ..RccOptions::default() };
+        let mut c = Congestion { rcc, ..Congestion::default() };
+        c.handle_arrival(1, wants(1), at(0));
+        assert_eq!(c.status(at(100_000)).exports.len(), 1, "it has a request under way");
+        c.handle_answer(Answered { export: 1, wanted: wants(1), took: Duration::ZERO }, at(115_000));
+        assert_eq!(c.status(at(199_999)).exports.len(), 1, "for exactly so long it still takes part");
+        assert_eq!(c.status(at(200_000)).exports, []);
+    }
+
+    #[test]
+    fn a_client_that_is_gone_does_not_take_part_once_its_requests_have_ended() {
+        let mut c = Congestion::default();
+        c.handle_arrival(1, wants(1), at(0));
+        c.forget(1);
+        assert_eq!(c.status(at(0)).exports.len(), 1);
+        c.handle_given_up(1, at(1));
+        assert_eq!(c.status(at(1)).exports, []);
+    }
+
+    #[test]
+    fn the_controller_is_exchanged_while_requests_are_under_way() {
+        let mut c = Congestion::default();
+        let answer = |c: &mut Congestion| {
+            c.handle_arrival(1, wants(5), at(0));
+            c.handle_answer(Answered { export: 1, wanted: wants(5), took: Duration::ZERO }, at(0)).rpcs
+        };
+        (0..3).for_each(|_| c.handle_arrival(2, wants(5), at(0)));
+        assert_eq!(answer(&mut c), 0, "it is left to the client");
+        c.controller = Controller::Fixed(7);
+        assert_eq!((answer(&mut c), c.first_window().rpcs), (7, 7));
+        c.controller = Controller::Rcc;
+        assert_eq!((answer(&mut c), c.first_window().rpcs), (5, 1));
+        assert_eq!(c.status(at(0)).under_way, 3);
+    }
+}
