@@ -19,30 +19,30 @@ impl CongestionControl {
 
     /// Who decides on the clients' windows; none if the target is gone.
     pub fn controller(&self) -> Option<Controller> {
-        self.entry.upgrade().map(|entry| entry.congestion.lock().controller)
+        self.entry.upgrade().map(|entry| entry.congestion().controller)
     }
 
     /// Windows are decided on so from the next reply on.
     pub fn set_controller(&self, controller: Controller) {
-        self.entry.upgrade().into_iter().for_each(|entry| entry.congestion.lock().controller = controller);
+        self.entry.upgrade().into_iter().for_each(|entry| entry.congestion().controller = controller);
     }
 
     /// Parameters of [`Controller::Rcc`]; none if the target is gone.
     pub fn rcc(&self) -> Option<RccOptions> {
-        self.entry.upgrade().map(|entry| entry.congestion.lock().rcc)
+        self.entry.upgrade().map(|entry| entry.congestion().rcc)
     }
 
     /// Changes them from the next reply on.
     pub fn change_rcc(&self, change: impl FnOnce(&mut RccOptions)) {
         if let Some(entry) = self.entry.upgrade() {
-            change(&mut entry.congestion.lock().rcc);
+            change(&mut entry.congestion().rcc);
         }
     }
 
     /// What is under way, and the windows of the clients that take part, with their names; none if the target is gone.
     pub fn status(&self) -> Option<CongestionStatus> {
         let (entry, node) = (self.entry.upgrade()?, self.node.upgrade()?);
-        let mut status = entry.congestion.lock().status(node.rt.now());
+        let mut status = entry.congestion().status(node.rt.now());
         for export in entry.clients.lock().in_order() {
             let of_export = status.exports.iter_mut().find(|(cookie, _)| *cookie == export.cookie);
             of_export.into_iter().for_each(|(_, window)| window.client = export.client_name().to_string());

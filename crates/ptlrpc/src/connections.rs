@@ -236,7 +236,7 @@ impl NodeShared {
     pub(crate) fn connect_header(&self, request: &RpcHeader, export: &Arc<Export>, is_reconnect: bool) -> RpcHeader {
         let pool = export.entry.handler.lock_pool();
         let recovering = export.entry.handler.recovery(export, 0);
-        let first_window = export.entry.congestion.lock().first_window();
+        let first_window = export.entry.first_window();
         RpcHeader {
             lane: request.lane,
             opcode: request.opcode,
@@ -272,7 +272,7 @@ impl NodeShared {
             export.entry.handler.disconnect(export).await;
             let running = export.requests_running();
             assert_eq!(running, 0, "{export:?} was closed and drained, and its target has forgotten the client");
-            export.entry.congestion.lock().forget(export.cookie);
+            export.entry.forget_window(export.cookie);
             self.forget_client(export);
             export.handle_gone();
         }

@@ -162,8 +162,9 @@ pub(crate) struct Arrival {
     pub(crate) slot: LaneSlot<Work>,
     pub(crate) buffer: BufferInUse,
     pub(crate) at: Time,
-    /// Counts the request in its target's congestion control, if it was sent within its client's window.
-    pub(crate) counted: Option<Counted>,
+    /// Counts the request in its target's congestion control, if it was sent within its client's window. Boxed, because those that wait for
+    /// long are others.
+    pub(crate) counted: Option<Box<Counted>>,
     pub(crate) transfer: Transfer,
 }
 
@@ -176,7 +177,7 @@ impl Arrival {
 
     /// The request is answered, or will not be. Its handler's parts may be kept for longer.
     pub(crate) fn end(&self) {
-        self.counted.iter().for_each(Counted::given_up);
+        self.counted.iter().for_each(|counted| counted.given_up());
     }
 
     /// The handler is about to wait for other clients: see [`LaneSlot::handle_long_wait`]. Nor does the request keep its
@@ -204,7 +205,7 @@ pub(crate) struct Counted {
 impl Counted {
     /// A request has arrived that its client has sent within its window.
     pub(crate) fn new(export: Arc<Export>, node: Arc<NodeCore>, wanted: Credits, at: Time) -> Counted {
-        export.entry.congestion.lock().handle_arrival(export.cookie, wanted, at);
+        export.entry.congestion().handle_arrival(export.cookie, wanted, at);
         Counted { export, node, at, has_ended: AtomicBool::new(false) }
     }
 
@@ -217,14 +218,14 @@ impl Counted {
             self.export.client_name()
         );
         let (export, took) = (self.export.cookie, now.since(self.at));
-        let mut congestion = self.export.entry.congestion.lock();
+        let mut congestion = self.export.entry.congestion();
         (congestion.handle_answer(Answered { export, wanted, took }, now), congestion.expected())
     }
 
     /// It ends without an answer, unless it was answered.
     pub(crate) fn given_up(&self) {
         if !self.has_ended.swap(true, Ordering::Relaxed) {
-            let mut congestion = self.export.entry.congestion.lock();
+            let mut congestion = self.export.entry.congestion();
             congestion.handle_given_up(self.export.cookie, self.node.rt.now());
         }
     }

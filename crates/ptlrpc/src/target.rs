@@ -8,12 +8,13 @@ use crate::lane::{LaneCounts, LaneService, Spawn};
 use crate::message::LockPool;
 use crate::request::{ServerRequest, Work};
 use crate::request_log::ReplyTo;
+use crate::window::Credits;
 use bytes::Bytes;
 use nacre_base::{Errno, FxHashMap, Payload, Tag, Transno, Uuid, Xid};
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest};
 use nacre_wire::header::Versions;
 use nacre_wire::{Field, Lane, RpcHeader};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -126,7 +127,8 @@ pub(crate) struct TargetEntry {
     latest_data: Mutex<Arc<ConnectData>>,
     /// Clients of which a connect is being handled, each with the connect that is handled next, if there is one.
     pub(crate) connecting: Mutex<FxHashMap<Uuid, Option<Connect>>>,
-    pub(crate) congestion: Mutex<Congestion>,
+    /// Made when it is first counted in or set: each client serves its locks' callbacks, which have no windows.
+    congestion: OnceLock<Box<Mutex<Congestion>>>,
     /// Each target has lanes of its own, so that a slow target takes no slots from the other targets of the node.
     /// A lane is made when its first request comes: each client serves its locks' callbacks, and most clients are idle.
     lanes: [OnceLock<Arc<LaneService<Work>>>; Lane::ALL.len()],
@@ -149,10 +151,24 @@ impl TargetEntry {
             clients: Mutex::default(),
             latest_data: Mutex::default(),
             connecting: Mutex::default(),
-            congestion: Mutex::default(),
+            congestion: OnceLock::new(),
             lanes: Default::default(),
             spawn,
         }
+    }
+
+    pub(crate) fn congestion(&self) -> MutexGuard<'_, Congestion> {
+        self.congestion.get_or_init(Box::default).lock()
+    }
+
+    /// The window of a client that connects.
+    pub(crate) fn first_window(&self) -> Credits {
+        self.congestion.get().map(|congestion| congestion.lock().first_window()).unwrap_or_default()
+    }
+
+    /// A client has left.
+    pub(crate) fn forget_window(&self, export: u64) {
+        self.congestion.get().into_iter().for_each(|congestion| congestion.lock().forget(export));
     }
 
     pub(crate) fn lane(&self, lane: Lane) -> &Arc<LaneService<Work>> {
