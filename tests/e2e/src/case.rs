@@ -97,8 +97,8 @@ impl Case {
         self
     }
 
-    /// Others of its kind may run beside it: it has a file system of its own, mostly waits, and does not judge by fractions of
-    /// a second.
+    /// Others of its kind may run beside it: it has a file system and ports of its own, mostly waits, and does not judge by
+    /// fractions of a second. `nacre up` wants the standard port, so cases with it are not of this kind.
     pub(crate) const fn apart(mut self) -> Case {
         self.beside = Beside::OwnFileSystems;
         self

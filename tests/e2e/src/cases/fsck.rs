@@ -13,8 +13,8 @@ use std::time::Duration;
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
     vec![
-        Case::new("fsck-restored-ost", restored_ost).needs_cluster().limits(120, 240).apart(),
-        Case::new("fsck-lost-data", lost_data).needs_cluster().limits(120, 240).apart(),
+        Case::new("fsck-restored-ost", restored_ost).needs_cluster().limits(120, 240),
+        Case::new("fsck-lost-data", lost_data).needs_cluster().limits(120, 240),
     ]
 }
 

@@ -18,17 +18,17 @@ use std::time::{Duration, Instant};
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
     vec![
-        Case::new("up-and-down", up_and_down).needs_cluster().limits(120, 120).apart(),
-        Case::new("up-after-kill", after_kill).needs_cluster().limits(120, 120).apart(),
-        Case::new("up-waits", waits).needs_cluster().limits(120, 120).apart(),
-        Case::new("up-refuses", refuses).needs_cluster().limits(120, 120).apart(),
-        Case::new("up-full-disk", full_disk).needs_cluster().limits(120, 120).apart(),
+        Case::new("up-and-down", up_and_down).needs_cluster().limits(120, 120),
+        Case::new("up-after-kill", after_kill).needs_cluster().limits(120, 120),
+        Case::new("up-waits", waits).needs_cluster().limits(120, 120),
+        Case::new("up-refuses", refuses).needs_cluster().limits(120, 120),
+        Case::new("up-full-disk", full_disk).needs_cluster().limits(120, 120),
         Case::new("up-without-fuse", without_fuse).needs_cluster().limits(120, 120),
         Case::new("up-port-taken", port_taken).needs_cluster().limits(120, 120),
         Case::new("up-as-user", as_user).needs_cluster().limits(120, 120),
-        Case::new("up-caller-gone", caller_gone).needs_cluster().limits(120, 120).apart(),
-        Case::new("params-kept", params_kept).needs_cluster().limits(120, 120).apart(),
-        Case::new("mount-in-background", mount_in_background).needs_cluster().apart(),
+        Case::new("up-caller-gone", caller_gone).needs_cluster().limits(120, 120),
+        Case::new("params-kept", params_kept).needs_cluster().limits(120, 120),
+        Case::new("mount-in-background", mount_in_background).needs_cluster(),
     ]
 }
 
