@@ -123,8 +123,8 @@ struct PackedSending {
     retries: u8,
 }
 
-/// What is to be done when a packed message completes. A message has one or the other: this node sent it for a waiter, or passes it on
-/// as a router and then gets back the credit and the buffer that the message holds.
+/// Says whom the node tells when a packed message completes. A message that the node sent itself has a waiter. A message that the node
+/// passes on as a router holds a credit and a buffer, which the node then takes back.
 enum Owed {
     Waiter(Waiter),
     Held(Box<Held>),

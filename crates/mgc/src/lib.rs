@@ -109,7 +109,7 @@ impl Mgc {
         let Config { version, silent_version, .. } = *known;
         let body =
             ConfigRead { fsname: known.fsname.clone(), version, silent_version, wait_ms: wait.as_millis() as u32 };
-        // Every mount has such a call that waits.
+        // The future contains the call alone, because every mount has such a call, and it waits almost always.
         let mut started = self.import.start(Opcode::MgsConfigRead, &body, CallOptions::default());
         async move {
             match &mut started {

@@ -1,16 +1,15 @@
 //! The parameters of an OST's congestion control: who decides on the clients' windows, by which numbers, and what comes of it. The
 //! controllers are in ptlrpc.
 
+use crate::params::PARAMS;
 use nacre_base::param::value::Fields;
-use nacre_ptlrpc::{CongestionControl, CongestionStatus, Controller, RccOptions};
+use nacre_ptlrpc::{CongestionControl, CongestionStatus, RccOptions};
 use nacre_tgt::Target;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A number of the published algorithm.
+/// A number of the published algorithm, whose range is the declared one.
 struct Number {
     name: &'static str,
-    range: RangeInclusive<u32>,
     get: fn(&RccOptions) -> u32,
     set: fn(&mut RccOptions, u32),
 }
@@ -23,22 +22,14 @@ const fn time(seconds: u32) -> Duration {
     Duration::from_secs(seconds as u64)
 }
 
-/// The longest times, in seconds.
-pub(crate) const SECONDS_MAX: u32 = 3600;
-
 const NUMBERS: &[Number] = &[
-    Number { name: "rcc_min", range: 1..=Controller::RPCS_MAX, get: |o| o.min, set: |o, n| o.min = n },
-    Number { name: "rcc_max", range: 1..=Controller::RPCS_MAX, get: |o| o.max, set: |o, n| o.max = n },
-    Number { name: "dlow", range: 0..=1 << 20, get: |o| o.low, set: |o, n| o.low = n },
-    Number { name: "latency_bound", range: 1..=SECONDS_MAX, get: |o| seconds(o.bound), set: |o, n| o.bound = time(n) },
-    Number { name: "stl", range: 0..=SECONDS_MAX, get: |o| seconds(o.idle_after), set: |o, n| o.idle_after = time(n) },
-    Number { name: "lambda", range: 100..=1000, get: |o| o.lambda, set: |o, n| o.lambda = n },
-    Number {
-        name: "lnet_latency",
-        range: 0..=SECONDS_MAX,
-        get: |o| seconds(o.network),
-        set: |o, n| o.network = time(n),
-    },
+    Number { name: "rcc_min", get: |o| o.min, set: |o, n| o.min = n },
+    Number { name: "rcc_max", get: |o| o.max, set: |o, n| o.max = n },
+    Number { name: "dlow", get: |o| o.low, set: |o, n| o.low = n },
+    Number { name: "latency_bound", get: |o| seconds(o.bound), set: |o, n| o.bound = time(n) },
+    Number { name: "stl", get: |o| seconds(o.idle_after), set: |o, n| o.idle_after = time(n) },
+    Number { name: "lambda", get: |o| o.lambda, set: |o, n| o.lambda = n },
+    Number { name: "lnet_latency", get: |o| seconds(o.network), set: |o, n| o.network = time(n) },
 ];
 
 /// Registers them. They go with the target's other parameters.
@@ -54,14 +45,14 @@ pub(crate) fn register(target: &Target, control: &CongestionControl) {
         },
     );
     for number in NUMBERS {
+        let declared = PARAMS.iter().find(|declared| declared.name == number.name).expect("each number is declared");
         let (shown, set) = (control.clone(), control.clone());
         params.add_rw(
             format!("{prefix}{}", number.name),
             move || shown.rcc().map(|options| (number.get)(&options)),
             move |text| {
-                let n = text.trim().parse().ok().filter(|n| number.range.contains(n));
-                let (least, most) = (number.range.start(), number.range.end());
-                let n = n.ok_or_else(|| format!("{text:?} is not a number from {least} to {most}"))?;
+                let n = text.trim().parse().ok().filter(|_| declared.kind.allows(text.trim()));
+                let n = n.ok_or_else(|| format!("{text:?} is not {}", declared.kind))?;
                 set.change_rcc(|options| (number.set)(options, n));
                 Ok(())
             },
@@ -71,7 +62,7 @@ pub(crate) fn register(target: &Target, control: &CongestionControl) {
     params.add(format!("{prefix}congestion"), move || control.status().map(fields));
 }
 
-/// What is under way, and each client's window, wish and use.
+/// The counts as the parameter `congestion` shows them, with a line for each client.
 fn fields(status: CongestionStatus) -> Fields {
     let mut fields = Fields::default();
     fields.push("under_way", status.under_way);

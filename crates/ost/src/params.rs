@@ -1,6 +1,5 @@
 //! The parameters that only OSTs have.
 
-use crate::congestion::SECONDS_MAX;
 use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
 use nacre_ptlrpc::Controller;
 
@@ -9,6 +8,9 @@ const OST: &[&str] = &["obdfilter"];
 const fn gauge(name: &'static str, unit: &'static str, about: &'static str) -> Declared {
     Declared::shown(OST, name, Kind::Gauge, about).in_unit(unit)
 }
+
+/// The longest time that an administrator may set, in seconds.
+const SECONDS_MAX: i64 = 3600;
 
 const fn of_rcc(
     name: &'static str,
@@ -40,10 +42,10 @@ pub const PARAMS: &[Declared] = &[
     ),
     of_rcc("rcc_max", number(1, Controller::RPCS_MAX as i64), "32", "requests", "The most that rcc grants."),
     of_rcc("dlow", number(0, 1 << 20), "128", "requests", "While fewer are under way, rcc grants what clients want."),
-    of_rcc("latency_bound", number(1, SECONDS_MAX as i64), "60", "s", "How long requests may take under rcc."),
-    of_rcc("stl", number(0, SECONDS_MAX as i64), "60", "s", "A client that was idle for longer has no share of rcc."),
+    of_rcc("latency_bound", number(1, SECONDS_MAX), "60", "s", "How long requests may take under rcc."),
+    of_rcc("stl", number(0, SECONDS_MAX), "60", "s", "A client that was idle for longer has no share of rcc."),
     of_rcc("lambda", number(100, 1000), "150", "%", "How long clients of rcc wait for replies, of latency_bound."),
-    of_rcc("lnet_latency", number(0, SECONDS_MAX as i64), "5", "s", "Added to that for the network."),
+    of_rcc("lnet_latency", number(0, SECONDS_MAX), "5", "s", "Added to that for the network."),
     Declared::text(OST, "congestion", "Requests under way, and each client's window, wish and use."),
     Declared::kept(OST, "degraded", SWITCH, "0", "1 keeps new objects away from the OST while others have space."),
     Declared::kept(OST, "no_create", SWITCH, "0", "1 keeps new objects away from the OST."),

@@ -92,7 +92,7 @@ pub(crate) struct Congestion {
 /// pings, so the server looks by itself, as often as the paper's clients ping: the one departure from the paper.
 const LOOK_INTERVAL: Duration = Duration::from_secs(25);
 
-/// What is under way at a target.
+/// The requests that a target has not answered yet, and how fast it answers them.
 #[derive(Default)]
 pub(crate) struct Load {
     /// Requests that have arrived and are not answered: the published algorithm's D.
@@ -160,7 +160,7 @@ pub struct ExportWindow {
     pub client: String,
     /// RPCs that it may have in flight, as it was told last; 0 if that is left to it.
     pub granted: u32,
-    /// RPCs that it would have in flight if it could, as it said last.
+    /// RPCs that waited for the window when the client sent its latest request, that request included.
     pub wanted: u32,
     /// RPCs that it has here.
     pub under_way: u32,
@@ -172,7 +172,7 @@ impl Congestion {
         self.load.handle_arrival(export, wanted, now);
     }
 
-    /// It is about to be answered. Returns its client's window from then on.
+    /// The target answers a request. Returns the window that the reply gives to the client.
     pub(crate) fn handle_answer(&mut self, answered: Answered, now: Time) -> Credits {
         self.handle_time(now);
         // As published, it no longer counts when the window is computed.
@@ -187,7 +187,7 @@ impl Congestion {
         Credits { rpcs, bytes: 0 }
     }
 
-    /// It ends without an answer.
+    /// A request ends without an answer.
     pub(crate) fn handle_given_up(&mut self, export: u64, now: Time) {
         self.load.handle_end(export, false, now);
     }

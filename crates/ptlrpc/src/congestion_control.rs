@@ -17,7 +17,7 @@ impl CongestionControl {
         CongestionControl { entry: Arc::downgrade(entry), node: Arc::downgrade(node) }
     }
 
-    /// Who decides on the clients' windows; none if the target is gone.
+    /// The controller that decides on the clients' windows, or `None` if the target is no longer served.
     pub fn controller(&self) -> Option<Controller> {
         self.entry.upgrade().map(|entry| entry.congestion().controller)
     }
@@ -39,13 +39,15 @@ impl CongestionControl {
         }
     }
 
-    /// What is under way, and the windows of the clients that take part, with their names; none if the target is gone.
+    /// The counts of the target and of each client that has requests or had some lately, or `None` if the target is no longer served.
     pub fn status(&self) -> Option<CongestionStatus> {
         let (entry, node) = (self.entry.upgrade()?, self.node.upgrade()?);
         let mut status = entry.congestion().status(node.rt.now());
         for export in entry.clients.lock().in_order() {
-            let of_export = status.exports.iter_mut().find(|(cookie, _)| *cookie == export.cookie);
-            of_export.into_iter().for_each(|(_, window)| window.client = export.client_name().to_string());
+            // Both lists are in the order of the cookies, and there may be thousands of clients.
+            if let Ok(at) = status.exports.binary_search_by_key(&export.cookie, |(cookie, _)| *cookie) {
+                status.exports[at].1.client = export.client_name().to_string();
+            }
         }
         Some(status)
     }

@@ -57,7 +57,7 @@ fn register(import: &Arc<ImportShared>, params: &Params) {
     );
 }
 
-/// What an administrator has set, or what is used where neither he nor the server has said anything.
+/// The limit that an administrator has set. Without one, it is the number that the client uses while the server grants no window.
 fn window_limit(import: &ImportShared) -> u32 {
     match import.state.lock().calls.window() {
         0 => MAX_RPCS_IN_FLIGHT,

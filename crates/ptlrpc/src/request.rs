@@ -209,8 +209,8 @@ impl Counted {
         Counted { export, node, at, has_ended: AtomicBool::new(false) }
     }
 
-    /// It is about to be answered. Returns its client's window from then on, and how long the controller lets a request take; zero if it
-    /// does not say.
+    /// The target answers the request. Returns the window that the reply gives to the client, and how long the controller lets a request
+    /// take, which is zero if the controller sets no bound.
     pub(crate) fn answered(&self, wanted: Credits, now: Time) -> (Credits, Duration) {
         assert!(
             !self.has_ended.swap(true, Ordering::Relaxed),

@@ -94,5 +94,16 @@ fn a_client_alone_gets_what_it_wants() {
         set(&cluster, "congestion_control", "rcc");
         start_client(&cluster, 1).await;
         assert_eq!(watch(&rt, &cluster, 10).await, (32, vec![32]));
+        // As in docs/congestion.md.
+        let want = "\
+under_way: 32
+requests_per_second: 100
+clients: 1
+windows:
+    client1:
+       granted: 32
+       wanted: 69
+       under_way: 32";
+        assert_eq!(congestion(&cluster).to_string(), want);
     });
 }
