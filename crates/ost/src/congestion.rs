@@ -67,6 +67,10 @@ fn fields(status: CongestionStatus) -> Fields {
     let mut fields = Fields::default();
     fields.push("under_way", status.under_way);
     fields.push("requests_per_second", status.per_second.map_or(0, |rate| rate as u64));
+    fields.push("answered", status.latency.answered);
+    fields.push("latency_ms", status.latency.mean().as_millis() as u64);
+    fields.push("deviation_ms", status.latency.deviation().as_millis() as u64);
+    fields.push("longest_ms", status.latency.longest.as_millis() as u64);
     fields.push("clients", status.exports.len() as u64);
     let mut windows = Fields::default();
     for (cookie, window) in status.exports {

@@ -2,7 +2,6 @@
 
 use crate::TARGET_SEQ;
 use crate::brw_stats::BrwStats;
-use crate::congestion;
 use crate::lfsck_status::LfsckStatus;
 use crate::memory::Memory;
 use crate::object_service::ObjectService;
@@ -11,6 +10,7 @@ use crate::remover::{Remover, remove_orphans};
 use crate::sequences::{OfMgs, Successors};
 use crate::settings::Settings;
 use crate::space::Space;
+use crate::{congestion, scheduler};
 use nacre_base::{Errno, TargetKind, TargetName, Uuid};
 use nacre_mgc::{Mgc, RegisterError};
 use nacre_osd::Osd;
@@ -96,6 +96,7 @@ impl Ost {
         let tasks = vec![target.rt().spawn(run_remover), target.rt().spawn(remove_orphans(target.clone()))];
         let served = nacre_tgt::serve(&service).await?;
         congestion::register(&target, &served.congestion_control());
+        scheduler::register(&target);
         Ok(Arc::new(Ost { service, served: Mutex::new(Some(served)), tasks: Mutex::new(tasks) }))
     }
 

@@ -25,6 +25,7 @@ mod params;
 mod range_lock;
 mod record;
 mod remover;
+mod scheduler;
 mod sequences;
 mod service;
 mod settings;

@@ -5,11 +5,11 @@ use crate::ops;
 use crate::settings::SyncOnLockCancel;
 use async_trait::async_trait;
 use nacre_base::Errno;
-use nacre_ptlrpc::{Export, Identity, Roles, Servers, Standing};
+use nacre_ptlrpc::{Export, Identity, Place, Roles, ServerRequest, Servers, Standing};
 use nacre_tgt::{Access, Handler, Service, Statistics, Target, line};
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags as features};
-use nacre_wire::ost::CHECKSUM_CRC32C;
+use nacre_wire::ost::{CHECKSUM_CRC32C, Read, Write};
 use std::sync::Arc;
 
 const CLIENT: Roles = Roles::CLIENT;
@@ -61,6 +61,16 @@ impl Service for ObjectService {
 
     fn target(&self) -> &Arc<Target> {
         &self.target
+    }
+
+    fn place(request: &ServerRequest) -> Option<Place> {
+        let (object, extents, is_read) = match request.opcode {
+            Opcode::OstRead => request.decode::<Read>().map(|read| (read.fid, read.extents, true)).ok()?,
+            Opcode::OstWrite => request.decode::<Write>().map(|write| (write.fid, write.extents, false)).ok()?,
+            _ => return None,
+        };
+        let bytes = extents.iter().map(|extent| u64::from(extent.len)).sum();
+        Some(Place { object, offset: extents.first()?.offset, bytes, is_read })
     }
 
     fn servers(&self) -> Option<&Servers> {

@@ -84,6 +84,7 @@ pub(crate) struct Congestion {
     pub(crate) controller: Controller,
     pub(crate) rcc: RccOptions,
     load: Load,
+    latency: Latencies,
     /// Intervals of [`LOOK_INTERVAL`] that had passed when exports were last looked at.
     looked: u64,
 }
@@ -142,6 +143,59 @@ impl Rate {
     }
 }
 
+/// How long requests took that were answered in one second, from their arrival on.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Latency {
+    /// Requests that were answered.
+    pub answered: u64,
+    /// Seconds that they took together.
+    pub sum: f64,
+    /// The squares of their seconds together.
+    pub sum_of_squares: f64,
+    /// The longest.
+    pub longest: Duration,
+}
+
+impl Latency {
+    fn add(&mut self, took: Duration) {
+        self.answered += 1;
+        self.sum += took.as_secs_f64();
+        self.sum_of_squares += took.as_secs_f64().powi(2);
+        self.longest = self.longest.max(took);
+    }
+
+    /// The mean; zero if nothing was answered.
+    pub fn mean(&self) -> Duration {
+        Duration::from_secs_f64(self.sum / self.answered.max(1) as f64)
+    }
+
+    /// The standard deviation; zero if nothing was answered.
+    pub fn deviation(&self) -> Duration {
+        let (answered, mean) = (self.answered.max(1) as f64, self.mean().as_secs_f64());
+        // Rounding may leave less than nothing.
+        Duration::from_secs_f64((self.sum_of_squares / answered - mean * mean).max(0.0).sqrt())
+    }
+}
+
+/// The latency of the second that runs, and of the one before it.
+#[derive(Debug, Default)]
+struct Latencies {
+    second: u64,
+    running: Latency,
+    last: Latency,
+}
+
+impl Latencies {
+    fn handle_time(&mut self, now: Time) {
+        let second = now.as_nanos() / 1_000_000_000;
+        if second > self.second {
+            let running = std::mem::take(&mut self.running);
+            self.last = if second == self.second + 1 { running } else { Latency::default() };
+            self.second = second;
+        }
+    }
+}
+
 /// Counts of a target's congestion control, for people and programs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CongestionStatus {
@@ -149,6 +203,8 @@ pub struct CongestionStatus {
     pub under_way: u32,
     /// Operations a second while there was something to do; none before enough were measured.
     pub per_second: Option<f64>,
+    /// How long requests took in the last whole second.
+    pub latency: Latency,
     /// The clients that take part, by the cookies of their exports, in order.
     pub exports: Vec<(u64, ExportWindow)>,
 }
@@ -175,6 +231,7 @@ impl Congestion {
     /// The target answers a request. Returns the window that the reply gives to the client.
     pub(crate) fn handle_answer(&mut self, answered: Answered, now: Time) -> Credits {
         self.handle_time(now);
+        self.latency.running.add(answered.took);
         // As published, it no longer counts when the window is computed.
         self.load.handle_end(answered.export, true, now);
         let rpcs = match self.controller {
@@ -211,6 +268,7 @@ impl Congestion {
 
     /// Exports that were idle for long when it was last time to look no longer take part.
     fn handle_time(&mut self, now: Time) {
+        self.latency.handle_time(now);
         let interval = LOOK_INTERVAL.as_nanos() as u64;
         let intervals = now.as_nanos() / interval;
         if intervals > self.looked {
@@ -235,7 +293,8 @@ impl Congestion {
         };
         let mut exports: Vec<_> = self.load.active.iter().map(|(cookie, a)| (*cookie, window(a))).collect();
         exports.sort_by_key(|(cookie, _)| *cookie);
-        CongestionStatus { under_way: self.load.under_way, per_second: self.load.rate.per_second, exports }
+        let (per_second, latency) = (self.load.rate.per_second, self.latency.last);
+        CongestionStatus { under_way: self.load.under_way, per_second, latency, exports }
     }
 }
 
@@ -316,6 +375,20 @@ mod tests {
             now += 1050;
         }
         assert_eq!(c.status(at(0)).per_second, Some(20.0));
+    }
+
+    #[test]
+    fn the_latency_of_the_last_whole_second_is_known() {
+        let mut c = Congestion::default();
+        for took in [100, 300] {
+            c.handle_arrival(1, wants(1), at(0));
+            let took = Duration::from_millis(took);
+            c.handle_answer(Answered { export: 1, wanted: wants(1), took }, at(500));
+        }
+        assert_eq!(c.status(at(999)).latency, Latency::default());
+        let latency = c.status(at(1000)).latency;
+        assert_eq!((latency.answered, latency.mean().as_millis(), latency.longest.as_millis()), (2, 200, 300));
+        assert_eq!(c.status(at(2000)).latency, Latency::default());
     }
 
     #[test]

@@ -2,23 +2,28 @@
 //! requests that run at once. This file does not know what a request is or how it is served.
 
 use crate::adaptive_timeout::Estimator;
-use crate::nrs::{Admission, Classified, LaneQueue};
+use crate::nrs::{Admission, Classified, LaneQueue, Schedule};
 use crate::stats::{OpStats, OpSums};
 use nacre_base::{Nid, Time};
 use nacre_wire::{Lane, Opcode};
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Starts a task that serves a request, and then the waiting ones of its lane.
-pub(crate) type Spawn<W> = Arc<dyn Fn(W) + Send + Sync>;
+/// The node that lanes belong to.
+pub(crate) trait LaneOwner<W>: Send + Sync {
+    /// Starts a task that serves a request, and then the waiting ones of its lane.
+    fn spawn_worker(self: Arc<Self>, work: W);
+    /// How a lane that is made now lets requests run.
+    fn schedule(&self, lane: Lane) -> Schedule;
+}
 
 /// Queue and statistics of one target's lane.
 pub(crate) struct LaneService<W: Classified> {
     state: Mutex<LaneState<W>>,
     stats: OpStats,
-    spawn: Spawn<W>,
+    owner: Weak<dyn LaneOwner<W>>,
 }
 
 pub(crate) struct LaneState<W: Classified> {
@@ -52,15 +57,6 @@ pub(crate) struct LaneSlot<W: Classified> {
 /// A transfer that waits for its client without holding a slot of the lane.
 pub(crate) struct SlowTransfer<'a, W: Classified>(&'a LaneSlot<W>);
 
-/// Number of requests of a lane that run at once. Control requests never wait.
-pub(crate) fn concurrency(lane: Lane) -> usize {
-    match lane {
-        Lane::Request => 256,
-        Lane::Io | Lane::Callback | Lane::Cancel => 64,
-        Lane::Control => usize::MAX,
-    }
-}
-
 impl LaneCounts {
     pub(crate) fn plus(self, other: LaneCounts) -> LaneCounts {
         LaneCounts {
@@ -86,13 +82,27 @@ impl<W: Classified> LaneState<W> {
 }
 
 impl<W: Classified> LaneService<W> {
-    pub(crate) fn new(lane: Lane, spawn: Spawn<W>) -> LaneService<W> {
-        let state = LaneState {
-            queue: LaneQueue::new(concurrency(lane)),
-            service: Estimator::default(),
-            counts: LaneCounts::default(),
-        };
-        LaneService { state: Mutex::new(state), stats: OpStats::default(), spawn }
+    pub(crate) fn new(lane: Lane, owner: Weak<dyn LaneOwner<W>>) -> LaneService<W> {
+        let schedule = owner.upgrade().map_or_else(|| Schedule::of(lane), |owner| owner.schedule(lane));
+        let queue = LaneQueue::new(schedule);
+        let state = LaneState { queue, service: Estimator::default(), counts: LaneCounts::default() };
+        LaneService { state: Mutex::new(state), stats: OpStats::default(), owner }
+    }
+
+    /// Another schedule from now on, also for the requests that wait.
+    pub(crate) fn set_schedule(&self, schedule: Schedule) {
+        let next = self.state.lock().queue.set_schedule(schedule);
+        self.spawn(next);
+    }
+
+    /// Requests of a priority that run and that wait.
+    pub(crate) fn counts_of(&self, high_priority: bool) -> (usize, usize) {
+        self.state.lock().queue.counts(high_priority)
+    }
+
+    fn spawn(&self, works: impl IntoIterator<Item = W>) {
+        let Some(owner) = self.owner.upgrade() else { return };
+        works.into_iter().for_each(|work| owner.clone().spawn_worker(work));
     }
 
     /// A request arrived. Returns whether it runs now, waits, or is dropped.
@@ -155,9 +165,7 @@ impl<W: Classified> LaneSlot<W> {
     /// The handler is about to wait for other clients. The request gives its slot back, so that requests of those
     /// clients can run, and no longer counts in the estimate of how long requests take.
     pub(crate) fn handle_long_wait(&self) {
-        if let Some(work) = self.leave(|_| {}) {
-            (self.lane.spawn)(work);
-        }
+        self.lane.spawn(self.leave(|_| {}));
     }
 }
 
@@ -165,6 +173,6 @@ impl<W: Classified> Drop for SlowTransfer<'_, W> {
     fn drop(&mut self) {
         let LaneSlot { lane, client, .. } = self.0;
         let next = lane.state.lock().queue.handle_slow_done(*client);
-        next.into_iter().for_each(|work| (lane.spawn)(work));
+        lane.spawn(next);
     }
 }

@@ -10,10 +10,12 @@ use crate::export_table::ExportTable;
 use crate::identity::Refusals;
 use crate::import::{Import, ImportShared};
 use crate::import_config::{ImportClient, ImportConfig, ImportTarget};
-use crate::lane::LaneCounts;
+use crate::lane::{LaneCounts, LaneOwner};
 use crate::leases::{self, AskLeases, Heartbeat, Leases, LeasesFollowed, NEWS_WAIT};
 use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, purpose, request_portal};
 use crate::node_core::NodeCore;
+use crate::nrs::Schedule;
+use crate::request::Work;
 use crate::request_buffers::{Arrived, BUFFERS_MAX, Buffer, BufferOwner, RequestBuffers};
 use crate::stats::OpSums;
 use crate::target::{TargetEntry, TargetHandler};
@@ -55,6 +57,8 @@ pub(crate) struct NodeShared {
     /// Request buffers of each lane, in the order of [`Lane::ALL`], made when the lane is first used: most clients serve nothing
     /// but callbacks, and idle ones get none.
     buffers: [OnceLock<Box<Mutex<RequestBuffers<Arrived>>>>; Lane::ALL.len()],
+    /// How the I/O lanes of its targets let requests run, if that was changed.
+    io_schedule: OnceLock<Box<Mutex<Schedule>>>,
     /// Places for exports, by the hosts of the clients.
     pub(crate) export_places: Places<Nid>,
     pub(crate) evictor: Mutex<Evictor>,
@@ -95,6 +99,7 @@ impl RpcNode {
             targets: RwLock::default(),
             exports: RwLock::default(),
             buffers: Default::default(),
+            io_schedule: OnceLock::new(),
             export_places: Places::new(HOST_EXPORTS_MAX, EXPORTS_MAX),
             evictor: Mutex::default(),
             leases: OnceLock::new(),
@@ -171,13 +176,8 @@ impl RpcNode {
 
     /// Serves a target under its name, e.g. `nacre-OST0000`, in place of one that had the name before.
     pub fn serve(&self, target: &str, handler: Arc<dyn TargetHandler>) -> ServedTarget {
-        let node = Arc::downgrade(&self.0);
-        let spawn = Arc::new(move |work| {
-            if let Some(node) = node.upgrade() {
-                node.spawn_worker(work);
-            }
-        });
-        let entry = Arc::new(TargetEntry::new(target, handler, self.0.core.random_nonzero(), spawn));
+        let owner: Weak<NodeShared> = Arc::downgrade(&self.0);
+        let entry = Arc::new(TargetEntry::new(target, handler, self.0.core.random_nonzero(), owner));
         let before = self.0.targets.write().insert(entry.name.clone(), entry.clone());
         if let Some(before) = before {
             self.0.stop_target(&before);
@@ -246,6 +246,31 @@ impl RpcNode {
     pub fn lane_counts(&self, lane: Lane) -> LaneCounts {
         let targets = self.0.targets.read();
         targets.values().fold(LaneCounts::default(), |sum, t| sum.plus(t.lane_counts(lane)))
+    }
+}
+
+impl RpcNode {
+    /// How the I/O lanes of this node's targets let requests run.
+    pub fn io_schedule(&self) -> Schedule {
+        self.0.schedule(Lane::Io)
+    }
+
+    /// Changes it from now on, also for the requests that wait.
+    pub fn change_io_schedule(&self, change: impl FnOnce(&mut Schedule)) {
+        let changed = {
+            let mut schedule = self.0.io_schedule.get_or_init(|| Box::new(Mutex::new(Schedule::of(Lane::Io)))).lock();
+            change(&mut schedule);
+            *schedule
+        };
+        let targets: Vec<_> = self.0.targets.read().values().cloned().collect();
+        targets.iter().filter_map(|target| target.lane_if_made(Lane::Io)).for_each(|lane| lane.set_schedule(changed));
+    }
+
+    /// Requests of a priority that run and that wait in those lanes.
+    pub fn io_counts(&self, high_priority: bool) -> (usize, usize) {
+        let targets = self.0.targets.read();
+        let lanes = targets.values().filter_map(|target| target.lane_if_made(Lane::Io));
+        lanes.map(|lane| lane.counts_of(high_priority)).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 }
 
@@ -458,6 +483,19 @@ impl BufferOwner for NodeShared {
     fn take_back(self: Arc<Self>, lane: Lane, buffer: Buffer) {
         let next = self.buffers(lane).lock().handle_done(buffer, self.core.rt.now());
         self.take_waiting(lane, next);
+    }
+}
+
+impl LaneOwner<Work> for NodeShared {
+    fn spawn_worker(self: Arc<Self>, work: Work) {
+        NodeShared::spawn_worker(&self, work);
+    }
+
+    fn schedule(&self, lane: Lane) -> Schedule {
+        match (lane, self.io_schedule.get()) {
+            (Lane::Io, Some(schedule)) => *schedule.lock(),
+            _ => Schedule::of(lane),
+        }
     }
 }
 

@@ -1,21 +1,40 @@
 //! The network request scheduler: decides which requests of a target's lane run, and in which order the others wait. A
 //! sans-IO engine.
 //!
-//! Clients take turns, as with Lustre's CRR-N: a client is a NID, and each turn is one request. So a client waits for
-//! one request of each other client, however many requests those have sent. A slot of the lane is for work, not for
-//! waiting: a request whose data is slow to come gives its slot back (`handle_slow`), and a client with [`SLOW_MAX`]
-//! such requests gets no further slot until one of them has ended.
+//! The order is that of a [`Policy`], which can be exchanged while requests wait ([`waiting`]). A slot of the lane, Lustre's service
+//! thread, is for work, not for waiting: a request whose data is slow to come gives its slot back (`handle_slow`), and a client
+//! with [`SLOW_MAX`] such requests gets no further slot until one of them has ended.
 
-use nacre_base::{FxHashMap, Nid};
-use nacre_wire::{Opcode, RpcHeader};
-use std::collections::{BTreeSet, VecDeque};
+mod policy;
+mod waiting;
+
+use nacre_base::{Fid, FxHashMap, Nid};
+use nacre_wire::{Lane, Opcode, RpcHeader};
+pub use policy::{Order, Ordered, Policy, Quanta, Schedule, UnknownPolicy};
+use std::collections::{BTreeMap, VecDeque};
+use waiting::Waiting;
 
 /// A request, as far as the order of requests depends on it.
-pub trait Classified: Send + 'static {
+pub(crate) trait Classified: Send + 'static {
     /// Header of the request.
     fn header(&self) -> &RpcHeader;
     /// The node that sent it.
     fn client(&self) -> Nid;
+    /// What it reads or writes, if it does.
+    fn place(&self) -> Option<Place>;
+}
+
+/// What a request reads or writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The object.
+    pub object: Fid,
+    /// The first byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// True for a read.
+    pub is_read: bool,
 }
 
 /// Outcome of a request's arrival.
@@ -39,8 +58,9 @@ pub(crate) struct LaneQueue<T: Classified> {
     limit_all: usize,
     regular: Class<T>,
     high_priority: Class<T>,
-    /// High-priority requests started since the last regular one.
+    /// High-priority requests started since the last regular one, and how many may be.
     in_a_row: u32,
+    in_a_row_max: u32,
     /// Number of requests that gave their slot back and wait for their data, for each client that has any.
     slow: FxHashMap<Nid, usize>,
 }
@@ -48,27 +68,66 @@ pub(crate) struct LaneQueue<T: Classified> {
 /// Requests of one priority.
 struct Class<T: Classified> {
     running: usize,
-    queued: usize,
-    /// The waiting requests of each client that has any.
-    clients: FxHashMap<Nid, VecDeque<T>>,
-    /// The clients of `clients` in the order of their turns, except those in `held_back`.
-    turns: VecDeque<Nid>,
-    /// Clients of `clients` that lost their turn because too many of their requests were slow.
-    held_back: BTreeSet<Nid>,
+    waiting: Waiting<T>,
+    /// How many requests of each client wait or are held back; none has 0.
+    of_clients: FxHashMap<Nid, usize>,
+    /// Requests of clients with too many slow ones, whose turn had come.
+    held_back: BTreeMap<Nid, VecDeque<T>>,
 }
 
-/// After this many high-priority requests in a row, a regular one has its turn.
-const HIGH_PRIORITY_RATIO: u32 = 10;
 /// Most requests of one client that wait in each queue of a lane.
 const CLIENT_QUEUE_MAX: usize = 8192;
 /// Requests of one client that may wait for their data without a slot; a client with so many gets no further slot.
 pub(crate) const SLOW_MAX: usize = 4;
+/// After this many high-priority requests in a row, a regular one has its turn.
+const HIGH_PRIORITY_RATIO: u32 = 10;
+
+impl Schedule {
+    /// How a lane begins: clients take turns, at the storage in the order of objects and offsets.
+    pub fn of(lane: Lane) -> Schedule {
+        let threads = match lane {
+            Lane::Request => 256,
+            Lane::Io | Lane::Callback | Lane::Cancel => 64,
+            Lane::Control => u32::MAX,
+        };
+        let (policy, quanta) = match lane {
+            Lane::Io => (Policy::Turns, Quanta::default()),
+            _ => (Policy::Crrn, Quanta { crrn: 1, ..Quanta::default() }),
+        };
+        let order = Order { policy, quanta };
+        Schedule { regular: order, high_priority: order, high_priority_ratio: HIGH_PRIORITY_RATIO, threads }
+    }
+}
 
 impl<T: Classified + 'static> LaneQueue<T> {
-    pub(crate) fn new(limit: usize) -> LaneQueue<T> {
-        let limit_all = limit.saturating_add((limit / 8).max(1));
-        let (regular, high_priority) = (Class::new(), Class::new());
-        LaneQueue { limit, limit_all, regular, high_priority, in_a_row: 0, slow: FxHashMap::default() }
+    pub(crate) fn new(schedule: Schedule) -> LaneQueue<T> {
+        let (regular, high_priority) = (Class::new(schedule.regular), Class::new(schedule.high_priority));
+        let in_a_row_max = schedule.high_priority_ratio;
+        let mut queue = LaneQueue {
+            limit: 0,
+            limit_all: 0,
+            regular,
+            high_priority,
+            in_a_row: 0,
+            in_a_row_max,
+            slow: FxHashMap::default(),
+        };
+        queue.set_limit(schedule.threads);
+        queue
+    }
+
+    fn set_limit(&mut self, threads: u32) {
+        self.limit = threads as usize;
+        self.limit_all = self.limit.saturating_add((self.limit / 8).max(1));
+    }
+
+    /// Another schedule from now on, also for the requests that wait. Returns the requests that may run now.
+    pub(crate) fn set_schedule(&mut self, schedule: Schedule) -> Vec<T> {
+        self.set_limit(schedule.threads);
+        self.in_a_row_max = schedule.high_priority_ratio;
+        self.regular.waiting.set_order(schedule.regular);
+        self.high_priority.waiting.set_order(schedule.high_priority);
+        std::iter::from_fn(|| self.next()).collect()
     }
 
     /// A request arrived.
@@ -79,6 +138,7 @@ impl<T: Classified + 'static> LaneQueue<T> {
         let class = self.class(high);
         if may_run {
             class.running += 1;
+            self.assert_limits(high);
             return Admission::Run(request);
         }
         if class.enqueue(request) { Admission::Queued } else { Admission::Full }
@@ -116,9 +176,14 @@ impl<T: Classified + 'static> LaneQueue<T> {
 
     /// Panics if requests wait for their turn while none runs, whose end would start them.
     fn assert_busy(&self) {
-        let turns = self.regular.turns.len() + self.high_priority.turns.len();
-        assert!(self.running() > 0 || turns == 0, "nothing runs, and {turns} clients wait for their turn");
-        assert!(self.regular.running <= self.limit, "{} of {} run", self.regular.running, self.limit);
+        let waiting = self.regular.waiting.len() + self.high_priority.waiting.len();
+        assert!(self.running() > 0 || waiting == 0, "nothing runs, and {waiting} requests wait for their turn");
+    }
+
+    /// Panics if a request was started beyond the limits.
+    fn assert_limits(&self, high_priority: bool) {
+        let regular = self.regular.running;
+        assert!(high_priority || regular <= self.limit, "{regular} of {} run", self.limit);
         assert!(self.running() <= self.limit_all, "{} of {} run", self.running(), self.limit_all);
     }
 
@@ -128,14 +193,15 @@ impl<T: Classified + 'static> LaneQueue<T> {
             return None;
         }
         let regular_fits = self.regular.running < self.limit;
-        let regular_first = self.in_a_row >= HIGH_PRIORITY_RATIO;
+        let regular_first = self.in_a_row >= self.in_a_row_max;
         for high in [!regular_first, regular_first] {
             if !high && !regular_fits {
                 continue;
             }
             let class = if high { &mut self.high_priority } else { &mut self.regular };
             if let Some(next) = class.dequeue(&self.slow) {
-                self.in_a_row = if high { (self.in_a_row + 1).min(HIGH_PRIORITY_RATIO) } else { 0 };
+                self.in_a_row = if high { (self.in_a_row + 1).min(self.in_a_row_max) } else { 0 };
+                self.assert_limits(high);
                 return Some(next);
             }
         }
@@ -151,67 +217,70 @@ impl<T: Classified + 'static> LaneQueue<T> {
     }
 
     pub(crate) fn queued(&self) -> usize {
-        self.regular.queued + self.high_priority.queued
+        self.regular.queued() + self.high_priority.queued()
+    }
+
+    /// Requests of a priority that run and that wait.
+    pub(crate) fn counts(&self, high_priority: bool) -> (usize, usize) {
+        let class = if high_priority { &self.high_priority } else { &self.regular };
+        (class.running, class.queued())
     }
 }
 
 impl<T: Classified> Class<T> {
-    fn new() -> Class<T> {
-        let (clients, turns, held_back) = Default::default();
-        Class { running: 0, queued: 0, clients, turns, held_back }
+    fn new(order: Order) -> Class<T> {
+        let (of_clients, held_back) = Default::default();
+        Class { running: 0, waiting: Waiting::new(order), of_clients, held_back }
     }
 
-    /// Puts a request at the end of its client's queue. Returns false if the queue is full.
+    fn queued(&self) -> usize {
+        self.waiting.len() + self.held_back.values().map(VecDeque::len).sum::<usize>()
+    }
+
+    /// Lets a request wait. Returns false if too many of its client do.
     fn enqueue(&mut self, request: T) -> bool {
-        let client = request.client();
-        let queue = self.clients.entry(client).or_default();
-        if queue.len() >= CLIENT_QUEUE_MAX {
+        let of_client = self.of_clients.entry(request.client()).or_default();
+        if *of_client >= CLIENT_QUEUE_MAX {
             return false;
         }
-        if queue.is_empty() {
-            self.turns.push_back(client);
-        }
-        queue.push_back(request);
-        self.queued += 1;
-        self.assert_turns();
+        *of_client += 1;
+        self.waiting.push(request);
+        self.assert_counted();
         true
     }
 
-    /// Panics if a client that waits has no turn, or has two.
-    fn assert_turns(&self) {
-        let (clients, turns, held) = (self.clients.len(), self.turns.len(), self.held_back.len());
-        assert_eq!(clients, turns + held, "clients that wait, and those that have a turn or are held back");
-        assert!(self.queued >= clients, "{} requests of {clients} clients wait", self.queued);
-        assert_eq!(self.queued == 0, clients == 0, "{} requests of {clients} clients wait", self.queued);
+    /// Panics if requests wait that were not counted for their clients, or the other way around.
+    fn assert_counted(&self) {
+        let (clients, queued) = (self.of_clients.len(), self.queued());
+        assert!(queued >= clients, "{queued} requests of {clients} clients wait");
+        assert_eq!(queued == 0, clients == 0, "{queued} requests of {clients} clients wait");
     }
 
-    /// Starts the first request of the client whose turn it is. Clients with too many slow requests lose their turns.
+    /// Starts the request whose turn it is. Those of clients with too many slow requests lose their turns.
     fn dequeue(&mut self, slow: &FxHashMap<Nid, usize>) -> Option<T> {
-        while let Some(client) = self.turns.pop_front() {
+        while let Some(next) = self.waiting.pop() {
+            let client = next.client();
             if is_held_back(slow, client) {
-                self.held_back.insert(client);
+                self.held_back.entry(client).or_default().push_back(next);
                 continue;
             }
-            let queue = self.clients.get_mut(&client).expect("who has a turn has a request");
-            let next = queue.pop_front();
-            assert!(next.is_some(), "it is the turn of {client:?}, which has no request");
-            match queue.is_empty() {
-                true => drop(self.clients.remove(&client)),
-                false => self.turns.push_back(client),
+            let of_client = self.of_clients.get_mut(&client).filter(|n| **n > 0);
+            let of_client = of_client.unwrap_or_else(|| panic!("a request of {client} waits that was not counted"));
+            *of_client -= 1;
+            if *of_client == 0 {
+                self.of_clients.remove(&client);
             }
-            self.queued -= 1;
             self.running += 1;
-            self.assert_turns();
-            return next;
+            self.assert_counted();
+            return Some(next);
         }
         None
     }
 
-    /// A slow request of this client has ended, so the client takes turns again.
+    /// A slow request of this client has ended, so its requests wait for their turns again.
     fn let_go(&mut self, client: Nid) {
-        if self.held_back.remove(&client) {
-            self.turns.push_back(client);
-        }
+        let held_back = self.held_back.remove(&client).unwrap_or_default();
+        held_back.into_iter().for_each(|request| self.waiting.push(request));
     }
 }
 
@@ -250,6 +319,13 @@ mod tests {
         fn client(&self) -> Nid {
             Nid::sim(self.1.export as u32)
         }
+        fn place(&self) -> Option<Place> {
+            None
+        }
+    }
+
+    fn queue(threads: u32) -> LaneQueue<Request> {
+        LaneQueue::new(Schedule { threads, ..Schedule::of(Lane::Request) })
     }
 
     fn of(client: u64, n: u32) -> Request {
@@ -279,16 +355,16 @@ mod tests {
     #[test]
     #[should_panic(expected = "done twice")]
     fn a_request_that_is_done_twice_is_found() {
-        let mut q = LaneQueue::new(2);
+        let mut q = queue(2);
         arrive(&mut q, regular(0));
         done(&mut q, false);
         done(&mut q, false);
     }
 
     #[test]
-    #[should_panic(expected = "1 clients wait for their turn")]
+    #[should_panic(expected = "1 requests wait for their turn")]
     fn a_lane_that_stands_still_is_found() {
-        let mut q = LaneQueue::new(1);
+        let mut q = queue(1);
         arrive(&mut q, regular(0));
         arrive(&mut q, regular(1));
         q.regular.running = 0;
@@ -296,17 +372,17 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "have a turn")]
-    fn a_client_without_a_turn_is_found() {
-        let mut q = LaneQueue::new(1);
+    #[should_panic(expected = "was not counted")]
+    fn a_request_that_is_not_counted_is_found() {
+        let mut q = queue(1);
         assert_eq!([0, 1].map(|n| arrive(&mut q, of(1, n))), ["runs", "waits"]);
-        q.regular.turns.clear();
-        arrive(&mut q, of(2, 0));
+        q.regular.of_clients.clear();
+        done(&mut q, false);
     }
 
     #[test]
     fn the_limit_holds_and_those_who_wait_go_in_order() {
-        let mut q = LaneQueue::new(2);
+        let mut q = queue(2);
         let all: Vec<_> = (0..5).map(|i| arrive(&mut q, regular(i))).collect();
         assert_eq!(all, ["runs", "runs", "waits", "waits", "waits"]);
         assert_eq!([done(&mut q, false), done(&mut q, false)], [Some(2), Some(3)]);
@@ -317,7 +393,7 @@ mod tests {
 
     #[test]
     fn high_priority_runs_although_the_lane_is_full() {
-        let mut q = LaneQueue::new(2);
+        let mut q = queue(2);
         assert_eq!([0, 1, 2].map(|i| arrive(&mut q, regular(i))), ["runs", "runs", "waits"]);
         assert_eq!(arrive(&mut q, high(10)), "runs");
         assert_eq!(arrive(&mut q, high(11)), "waits");
@@ -328,7 +404,7 @@ mod tests {
 
     #[test]
     fn high_priority_does_not_starve_the_others() {
-        let mut q = LaneQueue::new(8);
+        let mut q = queue(8);
         assert_eq!((0..9).filter(|_| arrive(&mut q, regular(0)) == "runs").count(), 8);
         assert_eq!((0..100).filter(|_| arrive(&mut q, high(1)) == "runs").count(), 1);
         let mut running = VecDeque::from([false, false, false, false, false, false, false, false, true]);
@@ -343,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_client_whose_queue_is_full_is_not_heard_and_others_are() {
-        let mut q = LaneQueue::new(1);
+        let mut q = queue(1);
         assert!((0..=CLIENT_QUEUE_MAX as u32).all(|i| arrive(&mut q, of(1, i)) != "is dropped"));
         assert_eq!(arrive(&mut q, of(1, 0)), "is dropped");
         assert_eq!(arrive(&mut q, of(2, 77)), "waits");
@@ -352,7 +428,7 @@ mod tests {
 
     #[test]
     fn clients_take_turns() {
-        let mut q = LaneQueue::new(1);
+        let mut q = queue(1);
         for n in 0..4 {
             arrive(&mut q, of(1, n));
         }
@@ -367,7 +443,7 @@ mod tests {
     /// Client 1 never sends its data: it keeps no slot, and gets no more slots than it may have slow requests.
     #[test]
     fn slow_requests_hold_no_slot_and_hold_back_their_client() {
-        let mut q = LaneQueue::new(2);
+        let mut q = queue(2);
         for n in 0..20 {
             arrive(&mut q, of(1, n));
         }
@@ -390,7 +466,7 @@ mod tests {
     fn random_traffic_keeps_the_books() {
         for seed in 0..200 {
             let mut prng = nacre_base::Prng::new(seed);
-            let mut q = LaneQueue::new(4);
+            let mut q = queue(4);
             let (mut sent, mut running, mut slow, mut finished) = (0, Vec::new(), Vec::new(), 0);
             while sent < 300 || finished < 300 {
                 let mut started = Vec::new();

@@ -8,7 +8,7 @@ use crate::identity::Identity;
 use crate::lane::{LaneSlot, LaneState, SlowTransfer};
 use crate::message::{REPLY_PORTAL, encode, millis};
 use crate::node_core::NodeCore;
-use crate::nrs::Classified;
+use crate::nrs::{Classified, Place};
 use crate::request_buffers::BufferInUse;
 use crate::window::Credits;
 use bytes::Bytes;
@@ -263,6 +263,10 @@ impl Classified for Work {
 
     fn client(&self) -> Nid {
         self.client
+    }
+
+    fn place(&self) -> Option<Place> {
+        self.request.export.entry.handler.place(&self.request)
     }
 }
 

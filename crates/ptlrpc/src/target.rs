@@ -4,8 +4,9 @@ use crate::congestion::Congestion;
 use crate::export::Export;
 use crate::export_table::ExportTable;
 use crate::identity::{Identity, Standing};
-use crate::lane::{LaneCounts, LaneService, Spawn};
+use crate::lane::{LaneCounts, LaneOwner, LaneService};
 use crate::message::LockPool;
+use crate::nrs::Place;
 use crate::request::{ServerRequest, Work};
 use crate::request_log::ReplyTo;
 use crate::window::Credits;
@@ -16,7 +17,7 @@ use nacre_wire::header::Versions;
 use nacre_wire::{Field, Lane, RpcHeader};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A target: an MDT, an OST, the MGS.
 ///
@@ -41,6 +42,11 @@ pub trait TargetHandler: Send + Sync + 'static {
     /// Makes durable that a client was forgotten, before the client hears that it was.
     async fn settle(&self) -> Result<(), Errno> {
         Ok(())
+    }
+
+    /// What a request reads or writes, for the order in which requests run. Nothing of it is checked yet.
+    fn place(&self, _request: &ServerRequest) -> Option<Place> {
+        None
     }
 
     /// Executes a request: every opcode except connect, disconnect and ping.
@@ -132,16 +138,16 @@ pub(crate) struct TargetEntry {
     /// Each target has lanes of its own, so that a slow target takes no slots from the other targets of the node.
     /// A lane is made when its first request comes: each client serves its locks' callbacks, and most clients are idle.
     lanes: [OnceLock<Arc<LaneService<Work>>>; Lane::ALL.len()],
-    spawn: Spawn<Work>,
+    owner: Weak<dyn LaneOwner<Work>>,
 }
 
 impl TargetEntry {
-    /// `spawn` is for the entry's lanes, see [`LaneService::new`].
+    /// `owner` is the node that serves it.
     pub(crate) fn new(
         name: &str,
         handler: Arc<dyn TargetHandler>,
         incarnation: u64,
-        spawn: Spawn<Work>,
+        owner: Weak<dyn LaneOwner<Work>>,
     ) -> TargetEntry {
         TargetEntry {
             name: name.into(),
@@ -153,7 +159,7 @@ impl TargetEntry {
             connecting: Mutex::default(),
             congestion: OnceLock::new(),
             lanes: Default::default(),
-            spawn,
+            owner,
         }
     }
 
@@ -172,7 +178,7 @@ impl TargetEntry {
     }
 
     pub(crate) fn lane(&self, lane: Lane) -> &Arc<LaneService<Work>> {
-        self.lanes[lane as usize].get_or_init(|| Arc::new(LaneService::new(lane, self.spawn.clone())))
+        self.lanes[lane as usize].get_or_init(|| Arc::new(LaneService::new(lane, self.owner.clone())))
     }
 
     /// Negotiated connect data in memory that exports share.
@@ -184,6 +190,11 @@ impl TargetEntry {
         latest.clone()
     }
 
+    /// A lane, if it has had requests.
+    pub(crate) fn lane_if_made(&self, lane: Lane) -> Option<&Arc<LaneService<Work>>> {
+        self.lanes[lane as usize].get()
+    }
+
     /// The lanes that have had requests.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<LaneService<Work>>> {
         self.lanes.iter().filter_map(OnceLock::get)
@@ -191,7 +202,7 @@ impl TargetEntry {
 
     /// How busy a lane is.
     pub(crate) fn lane_counts(&self, lane: Lane) -> LaneCounts {
-        self.lanes[lane as usize].get().map_or_else(LaneCounts::default, |lane| lane.counts())
+        self.lane_if_made(lane).map_or_else(LaneCounts::default, |lane| lane.counts())
     }
 }
 

@@ -39,7 +39,7 @@ pub struct Builder {
     /// Two MGSs share a store, in place of one with a target of its own.
     shared_configuration: bool,
     /// Parameters of `obdfilter.*` that every OST has from each of its starts on.
-    ost_params: Vec<(&'static str, &'static str)>,
+    ost_params: Vec<(&'static str, String)>,
     /// Creates the device that OSTs see instead of their storage.
     ost_device: Option<Device>,
 }
@@ -583,8 +583,8 @@ impl Builder {
     }
 
     /// Parameters of `obdfilter.*` that every OST gets when it starts, before clients can reach it.
-    pub fn ost_params(mut self, params: &[(&'static str, &'static str)]) -> Builder {
-        self.ost_params = params.to_vec();
+    pub fn ost_params(mut self, params: impl IntoIterator<Item = (&'static str, String)>) -> Builder {
+        self.ost_params = params.into_iter().collect();
         self
     }
 
@@ -704,7 +704,7 @@ impl Builder {
         };
         let (name, layer) = self.target_of(server);
         let ost_params = self.ost_params.iter().filter(|_| matches!(server, Server::Oss(_)));
-        let preset = |(param, value): &(&str, &str)| (format!("{layer}.{name}.{param}"), (*value).to_owned());
+        let preset = |(param, value): &(&str, String)| (format!("{layer}.{name}.{param}"), value.clone());
         let presets = ost_params.map(preset).collect();
         let host = format!("{server:?}").to_lowercase();
         let node = self.node_on(rt.clone(), nets.servers, nets.clients, number);

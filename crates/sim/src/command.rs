@@ -4,6 +4,7 @@
 
 use crate::away;
 use crate::conditions::Answers;
+use crate::congestion;
 use crate::crashes;
 use crate::journal::{self, Application, Setup};
 use crate::live_storm::{self, Liveness};
@@ -154,6 +155,8 @@ enum SimCommand {
     LiveStorm(LiveStormArgs),
     /// When writes are answered and where the journal is: rates of 28 OSTs on arrays with slow seeks, and an application
     Journal(JournalArgs),
+    /// Many clients that write at once to one OST whose disk seeks, with windows that are fixed or that the OST grants
+    CongestionControl(CongestionArgs),
 }
 
 /// Arguments that all experiments have.
@@ -193,6 +196,25 @@ struct PingStormArgs {
     /// Intervals of 75 s that each row measures
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     intervals: u32,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+/// Arguments of `nacre sim congestion-control`.
+#[derive(Args, Debug)]
+struct CongestionArgs {
+    /// GiB that all clients write together
+    #[arg(long, default_value_t = 512)]
+    gib: u64,
+    /// Clients of each row
+    #[arg(long, value_delimiter = ',', default_value = "1024")]
+    clients: Vec<u32>,
+    /// Static windows
+    #[arg(long = "fix", value_delimiter = ',')]
+    fixed: Vec<u32>,
+    /// Bounds of the published algorithm, in seconds
+    #[arg(long = "cc", value_delimiter = ',')]
+    bounds: Vec<u32>,
     #[command(flatten)]
     shown: Shown,
 }
@@ -312,6 +334,7 @@ pub fn main(args: SimArgs) -> ExitCode {
         SimCommand::SharedFile(experiment) => shared_files(&experiment, args.json),
         SimCommand::Journal(experiment) => journals(&experiment, args.json),
         SimCommand::PingStorm(experiment) => ping_storms(&experiment, args.json),
+        SimCommand::CongestionControl(experiment) => congestion_controls(&experiment, args.json),
         SimCommand::LiveStorm(experiment) => live_storms(&experiment, args.json),
     }
 }
@@ -628,6 +651,23 @@ fn ping_storms(args: &PingStormArgs, json: bool) -> ExitCode {
     let form = Form::of(json, args.shown.markdown, "nacre sim ping-storm --markdown");
     let experiment = ping_storm::report(&setup, &outcomes, &traces);
     let shown = show(&experiment, form, args.shown.plot.as_deref(), || ping_storm::plots(&setup, &outcomes));
+    if has_failed { ExitCode::FAILURE } else { shown }
+}
+
+fn congestion_controls(args: &CongestionArgs, json: bool) -> ExitCode {
+    use congestion::{Control, Load};
+    let controls = args.fixed.iter().map(|n| Control::Fix(*n)).chain(args.bounds.iter().map(|n| Control::Cc(*n)));
+    let load = |control| move |clients: &u32| Load { control, clients: *clients, bytes: args.gib << 30 };
+    let loads: Vec<Load> = controls.flat_map(|control| args.clients.iter().map(load(control))).collect();
+    let runs = side_by_side(&loads, "congestion-control", |load| {
+        let measured = std::panic::catch_unwind(|| congestion::measure(args.shown.seed, *load));
+        (*load, measured.unwrap_or_else(|panic| Err(text_of(&*panic))))
+    });
+    let failed = runs.iter().filter_map(|(_, outcome)| outcome.as_ref().err());
+    let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
+    let form = Form::of(json, args.shown.markdown, "nacre sim congestion-control --markdown");
+    let experiment = congestion::report(args.shown.seed, &runs);
+    let shown = show(&experiment, form, args.shown.plot.as_deref(), || congestion::plots(&runs));
     if has_failed { ExitCode::FAILURE } else { shown }
 }
 

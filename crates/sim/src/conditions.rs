@@ -152,8 +152,7 @@ impl Conditions {
             }
             Room::Records(pages) => builder.storage(MemOptions { index_bytes: pages << 12, ..storage }),
         };
-        let mut params = vec![("sync_on_lock_cancel", self.sync_on_lock_cancel)];
-        params.extend(self.answers.param());
-        builder.ost_params(&params)
+        let params = [("sync_on_lock_cancel", self.sync_on_lock_cancel)].into_iter().chain(self.answers.param());
+        builder.ost_params(params.map(|(name, value)| (name, value.to_owned())))
     }
 }

@@ -10,6 +10,7 @@ pub mod checker;
 pub mod cluster;
 pub mod command;
 pub mod conditions;
+pub mod congestion;
 pub mod crashes;
 mod experiment;
 pub mod failures;

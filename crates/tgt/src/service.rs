@@ -8,7 +8,7 @@ use nacre_base::param::value::Unit;
 use nacre_base::tally::Tally;
 use nacre_base::{Errno, FxHashMap, Nid, Tag, Transno, Xid};
 use nacre_ptlrpc::{
-    Export, Identity, LockPool, Response, Roles, ServedTarget, ServerRequest, Servers, Standing, TargetHandler,
+    Export, Identity, LockPool, Place, Response, Roles, ServedTarget, ServerRequest, Servers, Standing, TargetHandler,
 };
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
@@ -91,6 +91,11 @@ pub trait Service: Send + Sync + Sized + 'static {
     /// Decides whether a peer may connect; see [`TargetHandler::admit`]. Targets that know the servers use
     /// [`admit_listed`].
     async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno>;
+
+    /// What a request reads or writes; see [`TargetHandler::place`].
+    fn place(_request: &ServerRequest) -> Option<Place> {
+        None
+    }
 
     /// Returns whether changes are refused.
     fn is_read_only(&self) -> bool {
@@ -322,6 +327,10 @@ impl<S: Service> Dispatcher<S> {
 impl<S: Service> TargetHandler for Dispatcher<S> {
     fn service(&self) -> &'static str {
         S::NAME
+    }
+
+    fn place(&self, request: &ServerRequest) -> Option<Place> {
+        S::place(request)
     }
 
     async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno> {

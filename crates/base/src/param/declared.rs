@@ -184,6 +184,11 @@ impl Declared {
         configures && self.access != Access::Shown
     }
 
+    /// Gives the declaration a default.
+    pub const fn by_default(self, default: &'static str) -> Declared {
+        Declared { default, ..self }
+    }
+
     /// Names its metric, where the parameter's name would not do: units and `count` have no place in it.
     pub const fn metric(self, metric: &'static str) -> Declared {
         Declared { metric, ..self }

@@ -5,6 +5,7 @@
 //! Fault points: `osd.read` and `osd.write` (fail, delay, corrupt; a dropped write is lost silently), `osd.commit`
 //! (fail poisons the device, delay); crash at any of them is [`Crash::Process`] of this device alone.
 
+mod elevator;
 mod index;
 mod model;
 mod object;
@@ -21,6 +22,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use elevator::Elevator;
 use index::Index;
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Faults, Fid, Payload, Prng, Time};
@@ -90,6 +92,8 @@ struct Inner {
     options: MemOptions,
     medium: Arc<RwLock<Medium>>,
     disk: Mutex<model::Disk>,
+    /// The requests that wait for a disk which orders them.
+    elevator: Mutex<Elevator<oneshot::Sender<()>>>,
     /// Number of this opening; the opening is over when the medium's number has moved on.
     generation: u64,
     /// Held by the operation that has the turn at the running transaction.
@@ -170,6 +174,7 @@ impl MemOsd {
         let inner = Arc::new(Inner {
             rt: rt.clone(),
             disk: Mutex::new(model::Disk::new(options.model)),
+            elevator: Mutex::default(),
             options,
             medium,
             generation,
@@ -229,7 +234,12 @@ impl Osd for MemOsd {
     async fn read(&self, object: Fid, offset: u64, len: usize) -> Result<Payload, OsdError> {
         drop(self.inner.live()?);
         let fault = self.inner.fault("osd.read").await?;
-        self.inner.pay(|disk, now| disk.handle_read(now, object, offset..offset.saturating_add(len as u64))).await;
+        let range = offset..offset.saturating_add(len as u64);
+        if self.inner.options.model.elevator {
+            self.inner.ride(object, std::slice::from_ref(&range)).await;
+        } else {
+            self.inner.pay(|disk, now| disk.handle_read(now, object, range)).await;
+        }
         let medium = self.inner.live()?;
         let mut data = medium.objects.get(&object).map(|o| o.read(offset, len)).unwrap_or_default();
         if fault == Some(FaultAction::Corrupt) {
@@ -248,7 +258,11 @@ impl Osd for MemOsd {
             return Ok(());
         }
         let ranges: Vec<_> = extents.iter().map(|(offset, data)| *offset..offset + data.len() as u64).collect();
-        self.inner.pay(|disk, now| disk.handle_write(now, object, &ranges)).await;
+        if self.inner.options.model.elevator {
+            self.inner.ride(object, &ranges).await;
+        } else {
+            self.inner.pay(|disk, now| disk.handle_write(now, object, &ranges)).await;
+        }
         for (offset, data) in extents {
             // Checked at each extent, so that a write can fail half way.
             match self.inner.fault("osd.write").await? {
@@ -413,6 +427,38 @@ impl Inner {
             if done > now {
                 self.rt.sleep_until(done).await;
             }
+        }
+    }
+
+    /// Waits until a disk that orders its requests has served these.
+    async fn ride(self: &Arc<Self>, object: Fid, ranges: &[Range<u64>]) {
+        let mut served = Vec::with_capacity(ranges.len());
+        let mut was_idle = false;
+        {
+            let mut elevator = self.elevator.lock();
+            for range in ranges {
+                let (tell, told) = oneshot::channel();
+                was_idle |= elevator.handle_request(object, range, tell);
+                served.push(told);
+            }
+        }
+        if was_idle {
+            let device = self.clone();
+            drop(self.rt.spawn(async move { device.move_head().await }));
+        }
+        for told in served {
+            // It is never told if the device has crashed, which the caller finds out next.
+            let _ = told.await;
+        }
+    }
+
+    /// Serves requests until none waits.
+    async fn move_head(self: Arc<Self>) {
+        loop {
+            let next = self.elevator.lock().start(&self.options.model);
+            let Some((takes, caller)) = next else { return };
+            self.rt.sleep(takes).await;
+            let _ = caller.send(());
         }
     }
 

@@ -1,7 +1,7 @@
 //! The cost of requests to a simulated disk: an engine that is told when a request comes and returns when it is done.
 //! It models one medium with a queue, a transfer rate that all requests share, a lower rate for each part of an object
 //! (see [`crate::disk`]), and a seek before every request that does not join one of the latest. It does not reorder
-//! requests.
+//! requests; [`super::elevator`] does.
 //!
 //! Before it is a page cache for writes that [`crate::disk`] puts into the kernel's: small and unaligned ones. They take
 //! the time of the copy; the pages are written back together with their neighbours from other requests when a run of an
@@ -45,6 +45,9 @@ pub struct DiskModel {
     pub rotational: bool,
     /// Bytes per second at which one request is copied into the page cache; 0 is infinite.
     pub cache_bandwidth: u64,
+    /// True for a disk that serves reads and writes in the order of their places. It has no page cache, and of the numbers above
+    /// only `latency`, `seek`, `bandwidth` and `flush` count.
+    pub elevator: bool,
 }
 
 impl DiskModel {
@@ -61,6 +64,7 @@ impl DiskModel {
         cache_bytes: 0,
         rotational: false,
         cache_bandwidth: 0,
+        elevator: false,
     };
 
     /// A 7,200 rpm disk.
@@ -95,7 +99,7 @@ const COPY_BANDWIDTH: u64 = 3_000_000_000;
 const WRITE_BACK_BYTES: u64 = 4 << 20;
 
 /// How long `bytes` take at `bandwidth` bytes per second.
-fn transfer(bytes: u64, bandwidth: u64) -> Duration {
+pub(super) fn transfer(bytes: u64, bandwidth: u64) -> Duration {
     if bandwidth == 0 {
         return Duration::ZERO;
     }

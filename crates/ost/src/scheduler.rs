@@ -1,0 +1,153 @@
+//! The parameters of the order in which an OSS reads and writes, for all its OSTs together: `ost.OSS.ost_io.nrs_policies` and those
+//! that tune the policies. The policies are in ptlrpc.
+
+use crate::params::PARAMS;
+use nacre_base::param::Params;
+use nacre_ptlrpc::{Order, Policy, RpcNode, Schedule};
+use nacre_tgt::Target;
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+const PREFIX: &str = "ost.OSS.ost_io.";
+
+/// The priorities, as their names begin parameters' values, and as `nrs_policies` heads their lists.
+const PRIORITIES: [(&str, &str, bool); 2] =
+    [("reg", "regular_requests", false), ("hp", "high_priority_requests", true)];
+
+fn order_of(schedule: &mut Schedule, is_high: bool) -> &mut Order {
+    if is_high { &mut schedule.high_priority } else { &mut schedule.regular }
+}
+
+/// Registers them.
+pub(crate) fn register(target: &Target) {
+    let (params, node) = (target.params(), target.node());
+    let (shown, set) = (node.clone(), node.clone());
+    let policies = move |text: &str| set_policies(&set, text);
+    params.add_rw(format!("{PREFIX}nrs_policies"), move || show_policies(&shown), policies);
+    add_number(params, node, "threads_max", |s| &mut s.threads);
+    add_number(params, node, "high_priority_ratio", |s| &mut s.high_priority_ratio);
+    add_pair(params, node, ("nrs_crrn_quantum", "quantum"), |order| &mut order.quanta.crrn, quantum);
+    add_pair(params, node, ("nrs_orr_quantum", "quantum"), |order| &mut order.quanta.orr, quantum);
+    add_pair(params, node, ("nrs_trr_quantum", "quantum"), |order| &mut order.quanta.trr, quantum);
+    add_pair(
+        params,
+        node,
+        ("nrs_orr_supported", "supported"),
+        |order| &mut order.quanta.orr_ordered,
+        FromStr::from_str,
+    );
+    add_pair(
+        params,
+        node,
+        ("nrs_trr_supported", "supported"),
+        |order| &mut order.quanta.trr_ordered,
+        FromStr::from_str,
+    );
+    add_pair(params, node, ("nrs_turns_quantum", "quantum_mb"), |order| &mut order.quanta.turn_mib, quantum);
+    for name in ["nrs_orr_offset_type", "nrs_trr_offset_type"] {
+        // Where a file's blocks are is the local file system's affair.
+        let show = || "reg_offset_type:logical\nhp_offset_type:logical";
+        params.add_rw(format!("{PREFIX}{name}"), show, |text| match text.rsplit(':').next() {
+            Some("logical") => Ok(()),
+            _ => Err(format!("{text:?}: only logical offsets are known here")),
+        });
+    }
+}
+
+/// As Lustre shows them, for each priority.
+fn show_policies(node: &RpcNode) -> String {
+    let mut schedule = node.io_schedule();
+    let mut text = String::new();
+    for (_, title, is_high) in PRIORITIES {
+        let chosen = order_of(&mut schedule, is_high).policy;
+        let (running, waiting) = node.io_counts(is_high);
+        let _ = writeln!(text, "\n{title}:");
+        for policy in Policy::ALL {
+            let is_chosen = policy == chosen;
+            let state = if is_chosen { "started" } else { "stopped" };
+            let fallback = if policy == Policy::Fifo { "yes" } else { "no" };
+            let (queued, active) = if is_chosen { (waiting, running) } else { (0, 0) };
+            let _ = writeln!(
+                text,
+                "  - name: {policy}\n    state: {state}\n    fallback: {fallback}\n    queued: {queued}\n    active: {active}\n"
+            );
+        }
+    }
+    text
+}
+
+/// `crrn` for both priorities, or `reg crrn`, `hp crrn` for one.
+fn set_policies(node: &RpcNode, text: &str) -> Result<(), String> {
+    let (priorities, policy) = match text.split_whitespace().collect::<Vec<_>>()[..] {
+        [policy] => ([false, true].as_slice(), policy),
+        ["reg", policy] => ([false].as_slice(), policy),
+        ["hp", policy] => ([true].as_slice(), policy),
+        _ => return Err(format!("{text:?} is not a policy, nor reg or hp and a policy")),
+    };
+    let policy: Policy = policy.parse().map_err(|e: nacre_ptlrpc::UnknownPolicy| e.to_string())?;
+    node.change_io_schedule(|schedule| {
+        priorities.iter().for_each(|is_high| order_of(schedule, *is_high).policy = policy);
+    });
+    Ok(())
+}
+
+/// A number of the schedule, whose range is the declared one.
+fn add_number(params: &Params, node: &RpcNode, name: &'static str, of: fn(&mut Schedule) -> &mut u32) {
+    let full = format!("ost_io.{name}");
+    let declared = PARAMS.iter().find(|declared| declared.name == full).expect("each number is declared");
+    let (shown, set) = (node.clone(), node.clone());
+    params.add_rw(
+        format!("{PREFIX}{name}"),
+        move || *of(&mut shown.io_schedule()),
+        move |text| {
+            let n = text.trim().parse().ok().filter(|_| declared.kind.allows(text.trim()));
+            let n = n.ok_or_else(|| format!("{text:?} is not {}", declared.kind))?;
+            set.change_io_schedule(|schedule| *of(schedule) = n);
+            Ok(())
+        },
+    );
+}
+
+/// The longest batch.
+const QUANTUM_MAX: u32 = 65_535;
+
+fn quantum(text: &str) -> Result<u32, String> {
+    let n = text.parse().ok().filter(|n| (1..=QUANTUM_MAX).contains(n));
+    n.ok_or_else(|| format!("{text:?} is not a number from 1 to {QUANTUM_MAX}"))
+}
+
+/// A value that each priority has for itself, as in Lustre: shown as `reg_quantum:8` and `hp_quantum:8`, set so or, for both, as `8`.
+fn add_pair<V: std::fmt::Display + Copy + Send + Sync + 'static>(
+    params: &Params,
+    node: &RpcNode,
+    (name, field): (&'static str, &'static str),
+    of: fn(&mut Order) -> &mut V,
+    parse: fn(&str) -> Result<V, String>,
+) {
+    let (shown, set) = (node.clone(), node.clone());
+    let show = move || {
+        let mut schedule = shown.io_schedule();
+        let line = |(short, _, is_high)| format!("{short}_{field}:{}", of(order_of(&mut schedule, is_high)));
+        PRIORITIES.map(line).join("\n")
+    };
+    params.add_rw(format!("{PREFIX}{name}"), show, move |text| {
+        let mut changes = Vec::new();
+        for word in text.split_whitespace() {
+            let priorities = PRIORITIES.iter().map(|(short, _, is_high)| (format!("{short}_{field}:"), *is_high));
+            let one = priorities.into_iter().find_map(|(prefix, is_high)| Some((word.strip_prefix(&prefix)?, is_high)));
+            match one {
+                Some((value, is_high)) => changes.push((is_high, parse(value)?)),
+                None => changes.extend(
+                    [false, true]
+                        .map(|is_high| Ok::<_, String>((is_high, parse(word)?)))
+                        .into_iter()
+                        .collect::<Result<Vec<_>, _>>()?,
+                ),
+            }
+        }
+        set.change_io_schedule(|schedule| {
+            changes.iter().for_each(|(is_high, value)| *of(order_of(schedule, *is_high)) = *value);
+        });
+        Ok(())
+    });
+}

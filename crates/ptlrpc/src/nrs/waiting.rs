@@ -1,0 +1,281 @@
+//! The requests of one priority that wait in a lane, and the order in which a policy lets them run. A sans-IO engine.
+//!
+//! Whatever the policy, a request gets its place when it arrives: the *round* in which it is to run, its *batch* within the round, and
+//! its place within the batch. A batch is some requests of one owner, as many as the policy's quantum allows: of one client (`crrn`,
+//! `turns`), of one object (`orr`), or of the target (`trr`, `fifo`). The next batch of the same owner belongs to the next round, so
+//! that every owner has one batch in each round.
+
+use super::policy::{Order, Policy};
+use super::{Classified, Place};
+use nacre_base::{Fid, FxHashMap, Nid};
+use std::collections::BTreeMap;
+
+/// Requests in the order in which they will run.
+pub(super) struct Waiting<T> {
+    order: Order,
+    requests: BTreeMap<Key, (Owner, T)>,
+    owners: FxHashMap<Owner, Batch>,
+    /// Round of the request that ran last.
+    round: u64,
+    next_batch: u64,
+    next_arrival: u64,
+}
+
+/// Where a request is in the order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    round: u64,
+    batch: u64,
+    /// Where policies order requests by what they read or write.
+    place: Option<(Fid, u64)>,
+    arrival: u64,
+}
+
+/// Who has batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Owner {
+    Target,
+    Client(Nid),
+    Object(Fid),
+}
+
+/// The latest batch of an owner.
+#[derive(Debug, Clone, Copy)]
+struct Batch {
+    round: u64,
+    number: u64,
+    /// What may still join it: requests or, under `turns`, bytes.
+    left: u64,
+    /// Requests of all batches of the owner that wait.
+    waiting: usize,
+}
+
+/// Batches that run before the others of their round: those of clients that had nothing waiting.
+const FIRST: u64 = 0;
+/// What a request counts at least, in bytes, where batches are limited by bytes.
+const BYTES_MIN: u64 = 64 << 10;
+/// Owners without requests are forgotten when there are so many more than those with requests.
+const IDLE_OWNERS_MAX: usize = 1024;
+
+impl<T: Classified> Waiting<T> {
+    pub(super) fn new(order: Order) -> Waiting<T> {
+        let (requests, owners) = Default::default();
+        Waiting { order, requests, owners, round: 0, next_batch: FIRST + 1, next_arrival: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Orders all requests anew.
+    pub(super) fn set_order(&mut self, order: Order) {
+        let mut waiting: Vec<(Key, T)> =
+            std::mem::take(&mut self.requests).into_iter().map(|(key, (_, request))| (key, request)).collect();
+        waiting.sort_by_key(|(key, _)| key.arrival);
+        *self = Waiting::new(order);
+        waiting.into_iter().for_each(|(_, request)| self.push(request));
+    }
+
+    /// A request has arrived and waits.
+    pub(super) fn push(&mut self, request: T) {
+        let is_by_place = [true, false].into_iter().any(|is_read| self.order.is_by_place(is_read));
+        let place = if is_by_place { request.place() } else { None };
+        let place = place.filter(|place| self.order.is_by_place(place.is_read));
+        let (owner, cost) = self.owner_of(&request, place);
+        let key = self.key(owner, cost, place);
+        let before = self.requests.insert(key, (owner, request));
+        assert!(before.is_none(), "two requests at {key:?}");
+    }
+
+    fn owner_of(&self, request: &T, place: Option<Place>) -> (Owner, u64) {
+        match self.order.policy {
+            Policy::Fifo | Policy::Trr => (Owner::Target, 1),
+            Policy::Crrn => (Owner::Client(request.client()), 1),
+            Policy::Turns => {
+                (Owner::Client(request.client()), place.map_or(BYTES_MIN, |place| place.bytes.max(BYTES_MIN)))
+            }
+            Policy::Orr => (place.map_or(Owner::Target, |place| Owner::Object(place.object)), 1),
+        }
+    }
+
+    fn key(&mut self, owner: Owner, cost: u64, place: Option<Place>) -> Key {
+        let (round, quantum) = (self.round, self.order.quantum());
+        let known = self.owners.get(&owner).copied();
+        let joins = known.filter(|batch| batch.waiting > 0 && batch.left >= cost && batch.round >= round);
+        let mut batch = joins.unwrap_or_else(|| {
+            let number = self.next_batch;
+            self.next_batch += 1;
+            let waiting = known.map_or(0, |batch| batch.waiting);
+            // Each round has one batch of an owner.
+            let next = known.map_or(round, |batch| round.max(batch.round + 1));
+            // Who seldom sends anything does not wait for those who always do; it cannot be first twice in a round.
+            let is_first = self.order.policy == Policy::Turns && waiting == 0 && next == round;
+            Batch { round: next, number: if is_first { FIRST } else { number }, left: quantum, waiting }
+        });
+        batch.left = batch.left.saturating_sub(cost);
+        batch.waiting += 1;
+        self.owners.insert(owner, batch);
+        let arrival = self.next_arrival;
+        self.next_arrival += 1;
+        Key { round: batch.round, batch: batch.number, place: place.map(|p| (p.object, p.offset)), arrival }
+    }
+
+    /// Takes the request whose turn it is.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        let (key, (owner, request)) = self.requests.pop_first()?;
+        assert!(key.round >= self.round, "round {} after round {}", key.round, self.round);
+        let batch = self.owners.get_mut(&owner);
+        let batch = batch.unwrap_or_else(|| panic!("{owner:?} has a request, and no batch"));
+        batch.waiting -= 1;
+        if key.round > self.round {
+            self.round = key.round;
+            self.forget_idle();
+        }
+        Some(request)
+    }
+
+    /// Forgets owners that have had no request since the last round.
+    fn forget_idle(&mut self) {
+        if self.owners.len() > 2 * self.requests.len() + IDLE_OWNERS_MAX {
+            let round = self.round;
+            self.owners.retain(|_, batch| batch.waiting > 0 || batch.round >= round);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy::{Ordered, Quanta};
+    use super::*;
+    use nacre_base::Prng;
+    use nacre_wire::RpcHeader;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A write of 1 MiB: its client, its object, its number of MiB there.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    struct Write(u32, u32, u64);
+
+    static HEADER: std::sync::LazyLock<RpcHeader> = std::sync::LazyLock::new(RpcHeader::default);
+
+    impl Classified for Write {
+        fn header(&self) -> &RpcHeader {
+            &HEADER
+        }
+
+        fn client(&self) -> Nid {
+            Nid::sim(self.0)
+        }
+
+        fn place(&self) -> Option<Place> {
+            let object = Fid { seq: 1, oid: self.1, ver: 0 };
+            Some(Place { object, offset: self.2 * MIB, bytes: MIB, is_read: false })
+        }
+    }
+
+    fn of(policy: Policy) -> Waiting<Write> {
+        let (orr_ordered, trr_ordered) = (Ordered::ReadsAndWrites, Ordered::ReadsAndWrites);
+        let quanta = Quanta { crrn: 2, orr: 3, trr: 4, turn_mib: 3, orr_ordered, trr_ordered };
+        Waiting::new(Order { policy, quanta })
+    }
+
+    fn order(waiting: &mut Waiting<Write>) -> Vec<(u32, u64)> {
+        std::iter::from_fn(|| waiting.pop()).map(|write| (write.0, write.2)).collect()
+    }
+
+    fn after(policy: Policy, arrivals: &[Write]) -> Vec<(u32, u64)> {
+        let mut waiting = of(policy);
+        arrivals.iter().for_each(|write| waiting.push(*write));
+        order(&mut waiting)
+    }
+
+    /// Client 1 has sent five writes of its object, in no order; then client 2 two of its own.
+    const ARRIVALS: [Write; 7] = [
+        Write(1, 1, 4),
+        Write(1, 1, 0),
+        Write(1, 1, 3),
+        Write(1, 1, 1),
+        Write(1, 1, 2),
+        Write(2, 2, 9),
+        Write(2, 2, 8),
+    ];
+
+    #[test]
+    fn each_policy_has_its_order() {
+        let as_they_came = [(1, 4), (1, 0), (1, 3), (1, 1), (1, 2), (2, 9), (2, 8)];
+        assert_eq!(after(Policy::Fifo, &ARRIVALS), as_they_came);
+        let two_at_a_time = [(1, 4), (1, 0), (2, 9), (2, 8), (1, 3), (1, 1), (1, 2)];
+        assert_eq!(after(Policy::Crrn, &ARRIVALS), two_at_a_time);
+        let three_of_an_object_by_offset = [(1, 0), (1, 3), (1, 4), (2, 8), (2, 9), (1, 1), (1, 2)];
+        assert_eq!(after(Policy::Orr, &ARRIVALS), three_of_an_object_by_offset);
+        let rounds_of_four_by_offset = [(1, 0), (1, 1), (1, 3), (1, 4), (1, 2), (2, 8), (2, 9)];
+        assert_eq!(after(Policy::Trr, &ARRIVALS), rounds_of_four_by_offset);
+        let turns_of_three_mib_by_offset = [(1, 0), (1, 3), (1, 4), (2, 8), (2, 9), (1, 1), (1, 2)];
+        assert_eq!(after(Policy::Turns, &ARRIVALS), turns_of_three_mib_by_offset);
+    }
+
+    #[test]
+    fn a_client_that_had_nothing_waiting_goes_before_those_who_always_do() {
+        let mut waiting = of(Policy::Turns);
+        for client in 1..=3 {
+            (0..9).for_each(|n| waiting.push(Write(client, client, n)));
+        }
+        let first_round = (0..9).map(|_| waiting.pop().unwrap().0).filter(|client| *client == 3).count();
+        assert_eq!((first_round, waiting.pop()), (3, Some(Write(1, 1, 3))));
+        waiting.push(Write(9, 9, 0));
+        assert_eq!(waiting.pop(), Some(Write(9, 9, 0)));
+        waiting.push(Write(9, 9, 1));
+        assert_eq!(waiting.pop(), Some(Write(1, 1, 4)), "once in a round");
+        let rest = order(&mut waiting);
+        let place = |of: (u32, u64)| rest.iter().position(|one| *one == of).unwrap();
+        assert!(place((3, 5)) < place((9, 1)), "{rest:?}");
+    }
+
+    #[test]
+    fn requests_wait_on_when_the_policy_changes() {
+        let mut waiting = of(Policy::Turns);
+        ARRIVALS.iter().for_each(|write| waiting.push(*write));
+        assert_eq!(waiting.pop(), Some(Write(1, 1, 0)));
+        waiting.set_order(of(Policy::Fifo).order);
+        assert_eq!(order(&mut waiting), [(1, 4), (1, 3), (1, 1), (1, 2), (2, 9), (2, 8)]);
+    }
+
+    /// Whatever a client sends, another one has its turn in every round; and nothing is lost.
+    #[test]
+    fn nobody_waits_longer_than_a_turn_of_everyone_else() {
+        for (seed, policy) in (0..40).flat_map(|seed| Policy::ALL.map(|policy| (seed, policy))) {
+            let (mut prng, mut waiting) = (Prng::new(seed), of(policy));
+            let (mut sent, mut seen) = (Vec::new(), Vec::new());
+            let mut since_small = 0;
+            for n in 0..600 {
+                let write = Write(prng.below(5) as u32, prng.below(9) as u32, n);
+                sent.push(write);
+                waiting.push(write);
+                if n % 3 == 0 {
+                    let next = waiting.pop().unwrap();
+                    seen.push(next);
+                    since_small = if next.0 == 4 { 0 } else { since_small + 1 };
+                }
+                let most = 2 * 5 * 3;
+                assert!(policy != Policy::Turns || since_small <= most, "seed {seed}: {since_small}");
+            }
+            seen.extend(std::iter::from_fn(|| waiting.pop()));
+            assert_eq!(waiting.len(), 0);
+            seen.sort();
+            sent.sort();
+            assert_eq!(seen, sent, "seed {seed}, {policy}");
+        }
+    }
+
+    #[test]
+    fn owners_that_come_and_go_are_forgotten() {
+        let mut waiting = of(Policy::Crrn);
+        for client in 0..100_000 {
+            waiting.push(Write(client, 1, 0));
+            waiting.push(Write(1_000_000, 1, client.into()));
+            waiting.pop();
+            waiting.pop();
+        }
+        assert!(waiting.owners.len() < 3 * IDLE_OWNERS_MAX, "{}", waiting.owners.len());
+    }
+}
