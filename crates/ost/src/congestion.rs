@@ -2,6 +2,7 @@
 //! controllers are in ptlrpc.
 
 use crate::params::PARAMS;
+use nacre_base::param::declared::Declared;
 use nacre_base::param::value::Fields;
 use nacre_ptlrpc::{CongestionControl, CongestionStatus, RccOptions};
 use nacre_tgt::Target;
@@ -26,11 +27,19 @@ const NUMBERS: &[Number] = &[
     Number { name: "rcc_min", get: |o| o.min, set: |o, n| o.min = n },
     Number { name: "rcc_max", get: |o| o.max, set: |o, n| o.max = n },
     Number { name: "dlow", get: |o| o.low, set: |o, n| o.low = n },
-    Number { name: "latency_bound", get: |o| seconds(o.bound), set: |o, n| o.bound = time(n) },
     Number { name: "stl", get: |o| seconds(o.idle_after), set: |o, n| o.idle_after = time(n) },
     Number { name: "lambda", get: |o| o.lambda, set: |o, n| o.lambda = n },
     Number { name: "lnet_latency", get: |o| seconds(o.network), set: |o, n| o.network = time(n) },
 ];
+
+fn declared(name: &str) -> &'static Declared {
+    PARAMS.iter().find(|declared| declared.name == name).expect("each number is declared")
+}
+
+fn parse(declared: &Declared, text: &str) -> Result<u32, String> {
+    let n = text.trim().parse().ok().filter(|_| declared.kind.allows(text.trim()));
+    n.ok_or_else(|| format!("{text:?} is not {}", declared.kind))
+}
 
 /// Registers them. They go with the target's other parameters.
 pub(crate) fn register(target: &Target, control: &CongestionControl) {
@@ -45,19 +54,32 @@ pub(crate) fn register(target: &Target, control: &CongestionControl) {
         },
     );
     for number in NUMBERS {
-        let declared = PARAMS.iter().find(|declared| declared.name == number.name).expect("each number is declared");
+        let declared = declared(number.name);
         let (shown, set) = (control.clone(), control.clone());
         params.add_rw(
             format!("{prefix}{}", number.name),
             move || shown.rcc().map(|options| (number.get)(&options)),
             move |text| {
-                let n = text.trim().parse().ok().filter(|_| declared.kind.allows(text.trim()));
-                let n = n.ok_or_else(|| format!("{text:?} is not {}", declared.kind))?;
+                let n = parse(declared, text)?;
                 set.change_rcc(|options| (number.set)(options, n));
                 Ok(())
             },
         );
     }
+    let (shown, set) = (control.clone(), control.clone());
+    let bound = declared("latency_bound");
+    params.add_rw(
+        format!("{prefix}latency_bound"),
+        move || shown.bound().map_or(0, seconds),
+        move |text| {
+            let n = parse(bound, text)?;
+            set.set_bound((n > 0).then(|| time(n)));
+            // The published algorithm cannot do without one.
+            let of_rcc = if n > 0 { time(n) } else { RccOptions::default().bound };
+            set.change_rcc(|options| options.bound = of_rcc);
+            Ok(())
+        },
+    );
     let control = control.clone();
     params.add(format!("{prefix}congestion"), move || control.status().map(fields));
 }
@@ -71,11 +93,13 @@ fn fields(status: CongestionStatus) -> Fields {
     fields.push("latency_ms", status.latency.mean().as_millis() as u64);
     fields.push("deviation_ms", status.latency.deviation().as_millis() as u64);
     fields.push("longest_ms", status.latency.longest.as_millis() as u64);
+    fields.push("turn_kb", status.turn >> 10);
     fields.push("clients", status.exports.len() as u64);
     let mut windows = Fields::default();
     for (cookie, window) in status.exports {
         let mut of_client = Fields::default();
         of_client.push("granted", window.granted);
+        of_client.push("granted_kb", window.granted_bytes >> 10);
         of_client.push("wanted", window.wanted);
         of_client.push("under_way", window.under_way);
         let name = if window.client.is_empty() { format!("{cookie:#x}") } else { window.client };

@@ -22,6 +22,19 @@ const fn of_rcc(
     Declared::kept(OST, name, kind, default, about).in_unit(unit)
 }
 
+const QUANTUM: Kind = number(1, 65_535);
+
+/// The length of a batch, for each priority.
+const fn quantum(field: &'static str) -> Kind {
+    Kind::ByPriority { field, of: &QUANTUM }
+}
+
+/// Which requests are ordered.
+const SUPPORTED: Kind =
+    Kind::ByPriority { field: "supported", of: &Kind::Words(&["reads", "writes", "reads_and_writes"]) };
+/// By which offsets.
+const OFFSETS: Kind = Kind::ByPriority { field: "offset_type", of: &Kind::Words(&["logical"]) };
+
 /// Values of `nrs_policies`.
 const POLICIES: Kind = Kind::Words(&[
     "fifo",
@@ -51,10 +64,10 @@ pub const PARAMS: &[Declared] = &[
     Declared::kept(
         OST,
         "congestion_control",
-        Kind::Counted { words: &["rcc"], counted: "fix", most: Controller::RPCS_MAX },
+        Kind::Counted { words: &["nacre", "rcc"], counted: "fix", most: Controller::RPCS_MAX },
         "fix:0",
-        "Who decides how many requests each client has under way: fix:N gives each N (0 leaves it to the clients), rcc divides what \
-         the OST can do within latency_bound.",
+        "Who decides how many requests each client has under way: fix:N gives each N (0 leaves it to the clients), rcc and nacre divide \
+         what the OST can do within latency_bound; without a bound, nacre gives each as much as the device needs in sequence.",
     ),
     of_rcc(
         "rcc_min",
@@ -65,7 +78,13 @@ pub const PARAMS: &[Declared] = &[
     ),
     of_rcc("rcc_max", number(1, Controller::RPCS_MAX as i64), "32", "requests", "The most that rcc grants."),
     of_rcc("dlow", number(0, 1 << 20), "128", "requests", "While fewer are under way, rcc grants what clients want."),
-    of_rcc("latency_bound", number(1, SECONDS_MAX), "60", "s", "How long requests may take under rcc."),
+    of_rcc(
+        "latency_bound",
+        number(0, SECONDS_MAX),
+        "0",
+        "s",
+        "How long requests may take. 0 is none for nacre, and 60 s for rcc.",
+    ),
     of_rcc("stl", number(0, SECONDS_MAX), "60", "s", "A client that was idle for longer has no share of rcc."),
     of_rcc("lambda", number(100, 1000), "150", "%", "How long clients of rcc wait for replies, of latency_bound."),
     of_rcc("lnet_latency", number(0, SECONDS_MAX), "5", "s", "Added to that for the network."),
@@ -121,12 +140,12 @@ pub const PARAMS: &[Declared] = &[
         "After so many in a row that others wait for, another one has its turn.",
     )
     .by_default("10"),
-    of_io("ost_io.nrs_crrn_quantum", Kind::Text, "Requests of a client's turn under crrn."),
-    of_io("ost_io.nrs_orr_quantum", Kind::Text, "Requests of an object's turn under orr."),
-    of_io("ost_io.nrs_trr_quantum", Kind::Text, "Requests of a round of an OST under trr."),
-    of_io("ost_io.nrs_turns_quantum", Kind::Text, "MiB of a client's turn under turns."),
-    of_io("ost_io.nrs_orr_supported", Kind::Text, "What orr orders by offset: reads, writes or reads_and_writes."),
-    of_io("ost_io.nrs_trr_supported", Kind::Text, "The same of trr."),
-    of_io("ost_io.nrs_orr_offset_type", Kind::Text, "Offsets that orr orders by: logical."),
-    of_io("ost_io.nrs_trr_offset_type", Kind::Text, "The same of trr."),
+    of_io("ost_io.nrs_crrn_quantum", quantum("quantum"), "Requests of a client's turn under crrn."),
+    of_io("ost_io.nrs_orr_quantum", quantum("quantum"), "Requests of an object's turn under orr."),
+    of_io("ost_io.nrs_trr_quantum", quantum("quantum"), "Requests of a round of an OST under trr."),
+    of_io("ost_io.nrs_turns_quantum", quantum("quantum_mb"), "MiB of a client's turn under turns."),
+    of_io("ost_io.nrs_orr_supported", SUPPORTED, "What orr orders by offset: reads, writes or reads_and_writes."),
+    of_io("ost_io.nrs_trr_supported", SUPPORTED, "The same of trr."),
+    of_io("ost_io.nrs_orr_offset_type", OFFSETS, "Offsets that orr orders by: logical."),
+    of_io("ost_io.nrs_trr_offset_type", OFFSETS, "The same of trr."),
 ];

@@ -5,7 +5,7 @@ use crate::params::PARAMS;
 use nacre_base::param::Params;
 use nacre_ptlrpc::{Order, Policy, RpcNode, Schedule};
 use nacre_tgt::Target;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::str::FromStr;
 
 const PREFIX: &str = "ost.OSS.ost_io.";
@@ -26,31 +26,16 @@ pub(crate) fn register(target: &Target) {
     params.add_rw(format!("{PREFIX}nrs_policies"), move || show_policies(&shown), policies);
     add_number(params, node, "threads_max", |s| &mut s.threads);
     add_number(params, node, "high_priority_ratio", |s| &mut s.high_priority_ratio);
-    add_pair(params, node, ("nrs_crrn_quantum", "quantum"), |order| &mut order.quanta.crrn, quantum);
-    add_pair(params, node, ("nrs_orr_quantum", "quantum"), |order| &mut order.quanta.orr, quantum);
-    add_pair(params, node, ("nrs_trr_quantum", "quantum"), |order| &mut order.quanta.trr, quantum);
-    add_pair(
-        params,
-        node,
-        ("nrs_orr_supported", "supported"),
-        |order| &mut order.quanta.orr_ordered,
-        FromStr::from_str,
-    );
-    add_pair(
-        params,
-        node,
-        ("nrs_trr_supported", "supported"),
-        |order| &mut order.quanta.trr_ordered,
-        FromStr::from_str,
-    );
-    add_pair(params, node, ("nrs_turns_quantum", "quantum_mb"), |order| &mut order.quanta.turn_mib, quantum);
+    add_pair(params, node, ("nrs_crrn_quantum", "quantum"), |order| &mut order.quanta.crrn);
+    add_pair(params, node, ("nrs_orr_quantum", "quantum"), |order| &mut order.quanta.orr);
+    add_pair(params, node, ("nrs_trr_quantum", "quantum"), |order| &mut order.quanta.trr);
+    add_pair(params, node, ("nrs_orr_supported", "supported"), |order| &mut order.quanta.orr_ordered);
+    add_pair(params, node, ("nrs_trr_supported", "supported"), |order| &mut order.quanta.trr_ordered);
+    add_pair(params, node, ("nrs_turns_quantum", "quantum_mb"), |order| &mut order.quanta.turn_mib);
     for name in ["nrs_orr_offset_type", "nrs_trr_offset_type"] {
         // Where a file's blocks are is the local file system's affair.
         let show = || "reg_offset_type:logical\nhp_offset_type:logical";
-        params.add_rw(format!("{PREFIX}{name}"), show, |text| match text.rsplit(':').next() {
-            Some("logical") => Ok(()),
-            _ => Err(format!("{text:?}: only logical offsets are known here")),
-        });
+        params.add_rw(format!("{PREFIX}{name}"), show, move |text| allow(name, text));
     }
 }
 
@@ -91,38 +76,34 @@ fn set_policies(node: &RpcNode, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A number of the schedule, whose range is the declared one.
+/// A number of the schedule.
 fn add_number(params: &Params, node: &RpcNode, name: &'static str, of: fn(&mut Schedule) -> &mut u32) {
-    let full = format!("ost_io.{name}");
-    let declared = PARAMS.iter().find(|declared| declared.name == full).expect("each number is declared");
     let (shown, set) = (node.clone(), node.clone());
     params.add_rw(
         format!("{PREFIX}{name}"),
         move || *of(&mut shown.io_schedule()),
         move |text| {
-            let n = text.trim().parse().ok().filter(|_| declared.kind.allows(text.trim()));
-            let n = n.ok_or_else(|| format!("{text:?} is not {}", declared.kind))?;
+            allow(name, text)?;
+            let n = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;
             set.change_io_schedule(|schedule| *of(schedule) = n);
             Ok(())
         },
     );
 }
 
-/// The longest batch.
-const QUANTUM_MAX: u32 = 65_535;
-
-fn quantum(text: &str) -> Result<u32, String> {
-    let n = text.parse().ok().filter(|n| (1..=QUANTUM_MAX).contains(n));
-    n.ok_or_else(|| format!("{text:?} is not a number from 1 to {QUANTUM_MAX}"))
+/// Refuses what the parameter's declaration does not allow.
+fn allow(name: &str, text: &str) -> Result<(), String> {
+    let name = format!("ost_io.{name}");
+    let declared = PARAMS.iter().find(|declared| declared.name == name).expect("each parameter is declared");
+    declared.kind.allows(text.trim()).then_some(()).ok_or_else(|| format!("{text:?} is not {}", declared.kind))
 }
 
 /// A value that each priority has for itself, as in Lustre: shown as `reg_quantum:8` and `hp_quantum:8`, set so or, for both, as `8`.
-fn add_pair<V: std::fmt::Display + Copy + Send + Sync + 'static>(
+fn add_pair<V: Display + FromStr + Copy + Send + Sync + 'static>(
     params: &Params,
     node: &RpcNode,
     (name, field): (&'static str, &'static str),
     of: fn(&mut Order) -> &mut V,
-    parse: fn(&str) -> Result<V, String>,
 ) {
     let (shown, set) = (node.clone(), node.clone());
     let show = move || {
@@ -131,23 +112,18 @@ fn add_pair<V: std::fmt::Display + Copy + Send + Sync + 'static>(
         PRIORITIES.map(line).join("\n")
     };
     params.add_rw(format!("{PREFIX}{name}"), show, move |text| {
-        let mut changes = Vec::new();
-        for word in text.split_whitespace() {
-            let priorities = PRIORITIES.iter().map(|(short, _, is_high)| (format!("{short}_{field}:"), *is_high));
-            let one = priorities.into_iter().find_map(|(prefix, is_high)| Some((word.strip_prefix(&prefix)?, is_high)));
-            match one {
-                Some((value, is_high)) => changes.push((is_high, parse(value)?)),
-                None => changes.extend(
-                    [false, true]
-                        .map(|is_high| Ok::<_, String>((is_high, parse(word)?)))
-                        .into_iter()
-                        .collect::<Result<Vec<_>, _>>()?,
-                ),
-            }
+        allow(name, text)?;
+        let mut changed = set.io_schedule();
+        for (word, (short, _, is_high)) in text.split_whitespace().flat_map(|word| PRIORITIES.map(|one| (word, one))) {
+            let value = match word.split_once(':') {
+                None => word,
+                Some((priority, value)) if priority.starts_with(short) => value,
+                Some(_) => continue,
+            };
+            let value = value.parse().map_err(|_| format!("{value:?} is no value of {name}"))?;
+            *of(order_of(&mut changed, is_high)) = value;
         }
-        set.change_io_schedule(|schedule| {
-            changes.iter().for_each(|(is_high, value)| *of(order_of(schedule, *is_high)) = *value);
-        });
+        set.change_io_schedule(|schedule| *schedule = changed);
         Ok(())
     });
 }

@@ -7,9 +7,11 @@
 //! Counted are reads and writes that clients send within their windows. What is never to wait (flushes under a lock that is called
 //! back, cancels, leases, replay) is sent outside of windows, and neither counted nor granted anything.
 
+mod nacre;
 mod rcc;
 
 use crate::window::Credits;
+use nacre::{COST_MIN, Nacre};
 use nacre_base::{FxHashMap, Time};
 pub use rcc::RccOptions;
 use std::fmt;
@@ -23,6 +25,8 @@ pub enum Controller {
     Fixed(u32),
     /// The published algorithm, within a bound of latency. `rcc`.
     Rcc,
+    /// Windows in bytes, within a bound if there is one, otherwise as long as the device needs. `nacre`.
+    Nacre,
 }
 
 impl Default for Controller {
@@ -42,13 +46,14 @@ impl fmt::Display for Controller {
         match self {
             Controller::Fixed(rpcs) => write!(f, "fix:{rpcs}"),
             Controller::Rcc => f.write_str("rcc"),
+            Controller::Nacre => f.write_str("nacre"),
         }
     }
 }
 
 /// Text that names no controller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no congestion control: fix:N with a number to 4096 (0 leaves windows to the clients), or rcc")]
+#[error("{0:?} is no congestion control: fix:N with a number to 4096 (0 leaves windows to the clients), rcc or nacre")]
 pub struct UnknownController(String);
 
 impl FromStr for Controller {
@@ -58,6 +63,7 @@ impl FromStr for Controller {
         let unknown = || UnknownController(text.to_owned());
         match text.split_once(':') {
             None if text == "rcc" => Ok(Controller::Rcc),
+            None if text == "nacre" => Ok(Controller::Nacre),
             Some(("fix", rpcs)) => match rpcs.parse() {
                 Ok(rpcs) if rpcs <= Controller::RPCS_MAX => Ok(Controller::Fixed(rpcs)),
                 _ => Err(unknown()),
@@ -74,6 +80,8 @@ pub(crate) struct Answered {
     pub(crate) export: u64,
     /// RPCs and bytes that the client has waiting for its window.
     pub(crate) wanted: Credits,
+    /// Bytes that it has moved.
+    pub(crate) bytes: u64,
     /// Since the request arrived.
     pub(crate) took: Duration,
 }
@@ -83,6 +91,9 @@ pub(crate) struct Answered {
 pub(crate) struct Congestion {
     pub(crate) controller: Controller,
     pub(crate) rcc: RccOptions,
+    /// Bound of latency of [`Controller::Nacre`]; none if nobody has stated one.
+    pub(crate) bound: Option<Duration>,
+    nacre: Nacre,
     load: Load,
     latency: Latencies,
     /// Intervals of [`LOOK_INTERVAL`] that had passed when exports were last looked at.
@@ -108,23 +119,31 @@ struct Active {
     under_way: u32,
     /// When the last of them was answered.
     idle_since: Time,
-    granted: u32,
+    granted: Credits,
     wanted: u32,
     /// The client has left, and does not count once its last request has ended.
     has_left: bool,
 }
 
-/// Operations a second, over the time in which there was something to do.
+/// Operations and bytes a second, over the time in which there was something to do.
 #[derive(Default)]
 struct Rate {
-    /// Of the last whole window; none before the first.
+    /// Operations of the last whole window; none before the first.
     per_second: Option<f64>,
+    /// The same of their cost in bytes, which is at least [`COST_MIN`] each; over the last windows, where the latest counts most.
+    cost_per_second: Option<f64>,
     finished: u32,
+    finished_cost: u64,
+    /// Everything so far: cost, and the time in which there was something to do.
+    all_finished: u64,
+    all_busy: Duration,
     busy: Duration,
     /// Since when there has been something to do without a pause, counted up to the last event.
     busy_since: Option<Time>,
 }
 
+/// The longest time for which clients are told to wait.
+const DRAINED_MAX: Duration = Duration::from_secs(3600);
 /// Busy time over which operations are counted. The paper names none: long enough that a disk which moves 1 MiB in 6 ms finishes
 /// hundreds in it, and short beside its latency bounds.
 const RATE_WINDOW: Duration = Duration::from_secs(2);
@@ -134,11 +153,14 @@ impl Rate {
     fn handle_time(&mut self, now: Time, is_busy: bool) {
         if let Some(since) = self.busy_since {
             self.busy += now.since(since);
+            self.all_busy += now.since(since);
         }
         self.busy_since = is_busy.then_some(now);
         if self.busy >= RATE_WINDOW && self.finished > 0 {
             self.per_second = Some(f64::from(self.finished) / self.busy.as_secs_f64());
-            (self.finished, self.busy) = (0, Duration::ZERO);
+            let cost = self.finished_cost as f64 / self.busy.as_secs_f64();
+            self.cost_per_second = Some(self.cost_per_second.map_or(cost, |before| before + (cost - before) / 4.0));
+            (self.finished, self.finished_cost, self.busy) = (0, 0, Duration::ZERO);
         }
     }
 }
@@ -203,6 +225,8 @@ pub struct CongestionStatus {
     pub under_way: u32,
     /// Operations a second while there was something to do; none before enough were measured.
     pub per_second: Option<f64>,
+    /// Bytes of a turn, as the controller of that name has found it.
+    pub turn: u64,
     /// How long requests took in the last whole second.
     pub latency: Latency,
     /// The clients that take part, by the cookies of their exports, in order.
@@ -216,6 +240,8 @@ pub struct ExportWindow {
     pub client: String,
     /// RPCs that it may have in flight, as it was told last; 0 if that is left to it.
     pub granted: u32,
+    /// The same of bytes.
+    pub granted_bytes: u64,
     /// RPCs that waited for the window when the client sent its latest request, that request included.
     pub wanted: u32,
     /// RPCs that it has here.
@@ -233,29 +259,35 @@ impl Congestion {
         self.handle_time(now);
         self.latency.running.add(answered.took);
         // As published, it no longer counts when the window is computed.
-        self.load.handle_end(answered.export, true, now);
-        let rpcs = match self.controller {
-            Controller::Fixed(rpcs) => rpcs,
-            Controller::Rcc => self.rcc.grant(&self.load, answered.wanted.rpcs, answered.took),
+        self.load.handle_end(answered.export, Some(answered.bytes), now);
+        let granted = match self.controller {
+            Controller::Fixed(rpcs) => Credits { rpcs, bytes: 0 },
+            Controller::Rcc => {
+                Credits { rpcs: self.rcc.grant(&self.load, answered.wanted.rpcs, answered.took), bytes: 0 }
+            }
+            Controller::Nacre => {
+                self.nacre.handle_time(&self.load, now);
+                self.nacre.grant(&self.load, self.bound)
+            }
         };
         if let Some(active) = self.load.active.get_mut(&answered.export) {
-            (active.granted, active.wanted) = (rpcs, answered.wanted.rpcs);
+            (active.granted, active.wanted) = (granted, answered.wanted.rpcs);
         }
-        Credits { rpcs, bytes: 0 }
+        granted
     }
 
     /// A request ends without an answer.
     pub(crate) fn handle_given_up(&mut self, export: u64, now: Time) {
-        self.load.handle_end(export, false, now);
+        self.load.handle_end(export, None, now);
     }
 
     /// The window of a client that connects.
     pub(crate) fn first_window(&self) -> Credits {
-        let rpcs = match self.controller {
-            Controller::Fixed(rpcs) => rpcs,
-            Controller::Rcc => self.rcc.min,
-        };
-        Credits { rpcs, bytes: 0 }
+        match self.controller {
+            Controller::Fixed(rpcs) => Credits { rpcs, bytes: 0 },
+            Controller::Rcc => Credits { rpcs: self.rcc.min, bytes: 0 },
+            Controller::Nacre => Nacre::first_window(),
+        }
     }
 
     /// A client has left. Requests that are still being served end later.
@@ -282,6 +314,8 @@ impl Congestion {
         match self.controller {
             Controller::Fixed(_) => Duration::ZERO,
             Controller::Rcc => self.rcc.timeout(),
+            // What is under way now comes first. Those who wait have been told earlier, when less was.
+            Controller::Nacre => self.load.drained() * 2 + self.rcc.network,
         }
     }
 
@@ -289,12 +323,18 @@ impl Congestion {
         self.handle_time(now);
         let window = |a: &Active| {
             let &Active { granted, wanted, under_way, .. } = a;
-            ExportWindow { granted, wanted, under_way, ..ExportWindow::default() }
+            ExportWindow {
+                granted: granted.rpcs,
+                granted_bytes: granted.bytes,
+                wanted,
+                under_way,
+                ..ExportWindow::default()
+            }
         };
         let mut exports: Vec<_> = self.load.active.iter().map(|(cookie, a)| (*cookie, window(a))).collect();
         exports.sort_by_key(|(cookie, _)| *cookie);
-        let (per_second, latency) = (self.load.rate.per_second, self.latency.last);
-        CongestionStatus { under_way: self.load.under_way, per_second, latency, exports }
+        let (per_second, turn, latency) = (self.load.rate.per_second, self.nacre.turn(), self.latency.last);
+        CongestionStatus { under_way: self.load.under_way, per_second, turn, latency, exports }
     }
 }
 
@@ -302,21 +342,33 @@ impl Load {
     fn handle_arrival(&mut self, export: u64, wanted: Credits, now: Time) {
         self.rate.handle_time(now, true);
         self.under_way += 1;
-        let new = || Active { under_way: 0, idle_since: now, granted: 0, wanted: 0, has_left: false };
+        let granted = Credits::default();
+        let new = || Active { under_way: 0, idle_since: now, granted, wanted: 0, has_left: false };
         let active = self.active.entry(export).or_insert_with(new);
         active.under_way += 1;
         active.wanted = wanted.rpcs;
         self.assert_conserved();
     }
 
-    fn handle_end(&mut self, export: u64, is_finished: bool, now: Time) {
+    /// How long the target needs for what is under way.
+    fn drained(&self) -> Duration {
+        let rate = self.rate.per_second.unwrap_or(f64::INFINITY);
+        Duration::from_secs_f64((f64::from(self.under_way) / rate.max(1e-3)).min(DRAINED_MAX.as_secs_f64()))
+    }
+
+    /// A request ends; `bytes` are those that it has moved, if it is answered.
+    fn handle_end(&mut self, export: u64, bytes: Option<u64>, now: Time) {
         let Some(active) = self.active.get_mut(&export).filter(|active| active.under_way > 0) else {
             panic!("a request of export {export:#x} ended that never arrived")
         };
         active.under_way -= 1;
         active.idle_since = now;
         self.under_way -= 1;
-        self.rate.finished += u32::from(is_finished);
+        if let Some(bytes) = bytes {
+            self.rate.finished += 1;
+            self.rate.finished_cost += bytes.max(COST_MIN);
+            self.rate.all_finished += bytes.max(COST_MIN);
+        }
         self.rate.handle_time(now, self.under_way > 0);
         self.drop_if_left(export);
         self.assert_conserved();
@@ -356,7 +408,7 @@ mod tests {
 
     #[test]
     fn controllers_are_written_as_administrators_set_them() {
-        for text in ["fix:0", "fix:8", "rcc"] {
+        for text in ["fix:0", "fix:8", "rcc", "nacre"] {
             assert_eq!(text.parse::<Controller>().unwrap().to_string(), text);
         }
         for bad in ["", "fix", "fix:", "fix:-1", "fix:4097", "rcc:3", "nothing"] {
@@ -371,7 +423,10 @@ mod tests {
         // 100 requests of 50 ms, one after the other, with a pause of a second after each.
         for _ in 0..100 {
             c.handle_arrival(1, wants(1), at(now));
-            c.handle_answer(Answered { export: 1, wanted: wants(1), took: Duration::from_millis(50) }, at(now + 50));
+            c.handle_answer(
+                Answered { export: 1, wanted: wants(1), bytes: 1 << 20, took: Duration::from_millis(50) },
+                at(now + 50),
+            );
             now += 1050;
         }
         assert_eq!(c.status(at(0)).per_second, Some(20.0));
@@ -383,7 +438,7 @@ mod tests {
         for took in [100, 300] {
             c.handle_arrival(1, wants(1), at(0));
             let took = Duration::from_millis(took);
-            c.handle_answer(Answered { export: 1, wanted: wants(1), took }, at(500));
+            c.handle_answer(Answered { export: 1, wanted: wants(1), bytes: 1 << 20, took }, at(500));
         }
         assert_eq!(c.status(at(999)).latency, Latency::default());
         let latency = c.status(at(1000)).latency;
@@ -413,7 +468,7 @@ mod tests {
         let mut c = Congestion { rcc, ..Congestion::default() };
         c.handle_arrival(1, wants(1), at(0));
         assert_eq!(c.status(at(100_000)).exports.len(), 1, "it has a request under way");
-        c.handle_answer(Answered { export: 1, wanted: wants(1), took: Duration::ZERO }, at(115_000));
+        c.handle_answer(Answered { export: 1, wanted: wants(1), bytes: 1 << 20, took: Duration::ZERO }, at(115_000));
         assert_eq!(c.status(at(199_999)).exports.len(), 1, "for exactly so long it still takes part");
         assert_eq!(c.status(at(200_000)).exports, []);
     }
@@ -433,7 +488,7 @@ mod tests {
         let mut c = Congestion::default();
         let answer = |c: &mut Congestion| {
             c.handle_arrival(1, wants(5), at(0));
-            c.handle_answer(Answered { export: 1, wanted: wants(5), took: Duration::ZERO }, at(0)).rpcs
+            c.handle_answer(Answered { export: 1, wanted: wants(5), bytes: 1 << 20, took: Duration::ZERO }, at(0)).rpcs
         };
         (0..3).for_each(|_| c.handle_arrival(2, wants(5), at(0)));
         assert_eq!(answer(&mut c), 0, "it is left to the client");

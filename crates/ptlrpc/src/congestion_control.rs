@@ -4,6 +4,7 @@ use crate::congestion::{CongestionStatus, Controller, RccOptions};
 use crate::node_core::NodeCore;
 use crate::target::TargetEntry;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// The congestion control of a target that is served, for whoever sets and shows it. It does not keep the target alive.
 #[derive(Clone)]
@@ -25,6 +26,16 @@ impl CongestionControl {
     /// Windows are decided on so from the next reply on.
     pub fn set_controller(&self, controller: Controller) {
         self.entry.upgrade().into_iter().for_each(|entry| entry.congestion().controller = controller);
+    }
+
+    /// Bound of latency of [`Controller::Nacre`], or `None` if there is none.
+    pub fn bound(&self) -> Option<Duration> {
+        self.entry.upgrade().and_then(|entry| entry.congestion().bound)
+    }
+
+    /// Sets that bound, from the next reply on.
+    pub fn set_bound(&self, bound: Option<Duration>) {
+        self.entry.upgrade().into_iter().for_each(|entry| entry.congestion().bound = bound);
     }
 
     /// Parameters of [`Controller::Rcc`]; none if the target is gone.

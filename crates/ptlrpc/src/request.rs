@@ -1,7 +1,7 @@
 //! A request at the server, from its arrival to its reply: the handler's view of it, its place in its lane, and the
 //! state of its data transfer. The transfer itself is in `transfer`.
 
-use crate::call::INLINE_MAX;
+use crate::call::{BULK_MAX, INLINE_MAX};
 use crate::congestion::Answered;
 use crate::export::Export;
 use crate::identity::Identity;
@@ -199,14 +199,18 @@ pub(crate) struct Counted {
     export: Arc<Export>,
     node: Arc<NodeCore>,
     at: Time,
+    bytes: u64,
     has_ended: AtomicBool,
 }
 
 impl Counted {
     /// A request has arrived that its client has sent within its window.
-    pub(crate) fn new(export: Arc<Export>, node: Arc<NodeCore>, wanted: Credits, at: Time) -> Counted {
+    pub(crate) fn new(export: Arc<Export>, node: Arc<NodeCore>, header: &RpcHeader, at: Time) -> Counted {
+        let wanted = Credits { rpcs: header.credits_wanted, bytes: header.bytes_wanted };
         export.entry.congestion().handle_arrival(export.cookie, wanted, at);
-        Counted { export, node, at, has_ended: AtomicBool::new(false) }
+        // A client that says more than one request may move makes the target look no faster.
+        let bytes = u64::from(header.bulk_bytes).min(BULK_MAX as u64);
+        Counted { export, node, at, bytes, has_ended: AtomicBool::new(false) }
     }
 
     /// The target answers the request. Returns the window that the reply gives to the client, and how long the controller lets a request
@@ -219,7 +223,7 @@ impl Counted {
         );
         let (export, took) = (self.export.cookie, now.since(self.at));
         let mut congestion = self.export.entry.congestion();
-        (congestion.handle_answer(Answered { export, wanted, took }, now), congestion.expected())
+        (congestion.handle_answer(Answered { export, wanted, bytes: self.bytes, took }, now), congestion.expected())
     }
 
     /// It ends without an answer, unless it was answered.

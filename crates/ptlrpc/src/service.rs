@@ -211,8 +211,7 @@ impl NodeShared {
         let lane_service = export.entry.lane(lane).clone();
         // What others wait for, and what is replayed, never waits for a window.
         let in_window = lane == Lane::Io && !is_high_priority(&header) && !header.has(flags::REPLAY);
-        let wanted = Credits { rpcs: header.credits_wanted, bytes: header.bytes_wanted };
-        let counted = in_window.then(|| Box::new(Counted::new(export.clone(), self.core.clone(), wanted, arrived_at)));
+        let counted = in_window.then(|| Box::new(Counted::new(export.clone(), self.core.clone(), &header, arrived_at)));
         let arrival = Arrival {
             node: self.core.clone(),
             slot: LaneSlot::new(lane_service, reply_to.nid, is_high_priority(&header)),

@@ -200,7 +200,7 @@ struct PingStormArgs {
     shown: Shown,
 }
 
-/// Arguments of `nacre sim congestion-control`.
+/// Arguments of `nacre sim congestion-control`. The default is the paper's rows.
 #[derive(Args, Debug)]
 struct CongestionArgs {
     /// GiB that all clients write together
@@ -209,12 +209,18 @@ struct CongestionArgs {
     /// Clients of each row
     #[arg(long, value_delimiter = ',', default_value = "1024")]
     clients: Vec<u32>,
-    /// Static windows
+    /// Static windows, in place of the paper's rows
     #[arg(long = "fix", value_delimiter = ',')]
     fixed: Vec<u32>,
-    /// Bounds of the published algorithm, in seconds
+    /// Bounds of the published algorithm in seconds, in place of the paper's rows
     #[arg(long = "cc", value_delimiter = ',')]
     bounds: Vec<u32>,
+    /// Bounds of Nacre's own controller in seconds, or 0 for none, in place of the paper's rows
+    #[arg(long, value_delimiter = ',')]
+    nacre: Vec<u32>,
+    /// The clients of these rows begin within so many seconds
+    #[arg(long, default_value_t = congestion::DISPATCH)]
+    dispatch: u32,
     #[command(flatten)]
     shown: Shown,
 }
@@ -657,8 +663,11 @@ fn ping_storms(args: &PingStormArgs, json: bool) -> ExitCode {
 fn congestion_controls(args: &CongestionArgs, json: bool) -> ExitCode {
     use congestion::{Control, Load};
     let controls = args.fixed.iter().map(|n| Control::Fix(*n)).chain(args.bounds.iter().map(|n| Control::Cc(*n)));
-    let load = |control| move |clients: &u32| Load { control, clients: *clients, bytes: args.gib << 30 };
-    let loads: Vec<Load> = controls.flat_map(|control| args.clients.iter().map(load(control))).collect();
+    let controls = controls.chain(args.nacre.iter().map(|n| Control::Nacre(*n)));
+    let (bytes, dispatch) = (args.gib << 30, args.dispatch);
+    let load = |control| move |clients: &u32| Load { control, clients: *clients, bytes, dispatch };
+    let chosen: Vec<Load> = controls.flat_map(|control| args.clients.iter().map(load(control))).collect();
+    let loads = if chosen.is_empty() { congestion::papers() } else { chosen };
     let runs = side_by_side(&loads, "congestion-control", |load| {
         let measured = std::panic::catch_unwind(|| congestion::measure(args.shown.seed, *load));
         (*load, measured.unwrap_or_else(|panic| Err(text_of(&*panic))))

@@ -12,7 +12,8 @@ pub use report::{plots, report};
 
 use crate::cluster::{Cluster, Server, run};
 use bytes::Bytes;
-use constants::{COPY_BANDWIDTH, DISK, DISPATCH, LATENCY, LIMIT, LINK_BANDWIDTH, THREADS};
+pub use constants::DISPATCH;
+use constants::{APART_MS, COPY_BANDWIDTH, DIRTY_MB, DISK, LATENCY, LIMIT, LINK_BANDWIDTH, THREADS};
 use futures_util::future::{join, try_join_all};
 use nacre_base::param::value::Value;
 use nacre_base::{Payload, Prng};
@@ -33,6 +34,8 @@ pub enum Control {
     Fix(u32),
     /// The paper's algorithm, with a bound in seconds: its CC.
     Cc(u32),
+    /// Nacre's own, with a bound in seconds; 0 if nobody has stated one.
+    Nacre(u32),
 }
 
 impl fmt::Display for Control {
@@ -40,6 +43,8 @@ impl fmt::Display for Control {
         match self {
             Control::Fix(rpcs) => write!(f, "FIX({rpcs}"),
             Control::Cc(seconds) => write!(f, "CC({seconds}"),
+            Control::Nacre(0) => write!(f, "nacre(-"),
+            Control::Nacre(seconds) => write!(f, "nacre({seconds}"),
         }
     }
 }
@@ -53,6 +58,8 @@ pub struct Load {
     pub clients: u32,
     /// Bytes that all write together.
     pub bytes: u64,
+    /// The clients begin within so many seconds.
+    pub dispatch: u32,
 }
 
 impl fmt::Display for Load {
@@ -118,14 +125,23 @@ impl Outcome {
         latencies(&self.samples, 0)
     }
 
-    /// While all clients take part and the queue has its length: from when requests take 98 % of what they take in the middle
-    /// of the run, until the first client is done.
+    /// While all clients take part: from when there are as many as there will be (98 %) and requests take what they take in the middle of
+    /// the phase (98 %), until there are fewer.
     pub fn at_rest(&self) -> Latencies {
-        let end = (self.first_done as usize).min(self.samples.len());
-        let before = &self.samples[..end];
-        let middle = before.get(end / 2).map_or(0.0, |sample| sample.latency);
-        let start = before.iter().position(|sample| sample.latency >= 0.98 * middle).unwrap_or(0);
-        latencies(&before[start..], start)
+        let most = self.samples.iter().map(|sample| sample.clients).fold(0.0, f64::max);
+        let is_full = |sample: &Sample| sample.clients >= 0.98 * most;
+        let start = self.samples.iter().position(is_full).unwrap_or(0);
+        let end = self.samples.iter().rposition(is_full).map_or(0, |last| last + 1).min(self.first_done_after(start));
+        let phase = &self.samples[start.min(end)..end];
+        let middle = phase.get(phase.len() / 2).map_or(0.0, |sample| sample.latency);
+        let ramp = phase.iter().position(|sample| sample.latency >= 0.98 * middle).unwrap_or(0);
+        latencies(&phase[ramp..], start + ramp)
+    }
+
+    /// Clients count for a while after their last request, so that the phase ends when the first of them is done that began late.
+    fn first_done_after(&self, start: usize) -> usize {
+        let done = self.first_done as usize;
+        if done > start { done } else { self.samples.len() }
     }
 
     /// The longest queue.
@@ -143,6 +159,33 @@ fn latencies(samples: &[Sample], start: usize) -> Latencies {
     Latencies { phase: (start as f64, (start + samples.len()) as f64), mean, deviation, longest }
 }
 
+/// The rows that are measured unless others are asked for: those of the paper, and its equation 5 over bounds and numbers of clients.
+pub fn papers() -> Vec<Load> {
+    const GIB: u64 = 1 << 30;
+    let of = |gib: u64| {
+        move |(control, clients)| Load {
+            control,
+            clients,
+            bytes: gib * GIB,
+            dispatch: if gib == 512 { clients * APART_MS / 1000 } else { DISPATCH },
+        }
+    };
+    let alone = [(Control::Fix(1), 1), (Control::Fix(64), 1), (Control::Cc(25), 1)].map(of(64));
+    let whole = [
+        (Control::Fix(1), 512),
+        (Control::Fix(32), 512),
+        (Control::Fix(1), 1024),
+        (Control::Fix(4), 1024),
+        (Control::Fix(8), 1024),
+        (Control::Fix(32), 1024),
+        (Control::Cc(60), 1024),
+    ];
+    let bounds = [25, 60, 120].into_iter();
+    let bounds = bounds.flat_map(|bound| [256, 512, 1024, 2048].map(|clients| (Control::Cc(bound), clients)));
+    let bounds = bounds.filter(|row| !whole.contains(row)).map(of(128));
+    whole.map(of(512)).into_iter().chain(alone).chain(bounds).collect()
+}
+
 /// Content of all records.
 static ZEROES: [u8; RECORD as usize] = [0; RECORD as usize];
 /// Bytes of an application's write, and of a request.
@@ -156,6 +199,7 @@ pub fn measure(seed: u64, load: Load) -> Result<Outcome, String> {
     let (controller, bound) = match load.control {
         Control::Fix(rpcs) => (format!("fix:{rpcs}"), 60),
         Control::Cc(seconds) => ("rcc".to_owned(), seconds),
+        Control::Nacre(seconds) => ("nacre".to_owned(), seconds),
     };
     let params = [
         ("congestion_control", controller),
@@ -169,14 +213,17 @@ pub fn measure(seed: u64, load: Load) -> Result<Outcome, String> {
 }
 
 async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<Outcome, String> {
-    for (name, value) in [("threads_max", THREADS.to_string()), ("nrs_policies", "fifo".to_owned())] {
+    let policy = if matches!(load.control, Control::Nacre(_)) { "turns" } else { "fifo" };
+    for (name, value) in [("threads_max", THREADS.to_string()), ("nrs_policies", policy.to_owned())] {
         let name = format!("ost.OSS.ost_io.{name}");
         assert!(cluster.set_param(Server::Oss(0), &name, &value) > 0, "the OSS has no {name}");
     }
     for client in 0..cluster.client_count() {
         // Virtual time does not include checksums, and they take two thirds of the real time.
-        let set = cluster.client_node(client).params().set("osc.*.checksums", "0");
-        set.map_err(|e| format!("checksums: {e}"))?;
+        for (name, value) in [("osc.*.checksums", "0"), ("osc.*.max_dirty_mb", DIRTY_MB)] {
+            let set = cluster.client_node(client).params().set(name, value);
+            set.map_err(|e| format!("{name}: {e}"))?;
+        }
     }
     let files = try_join_all((0..cluster.client_count()).map(|client| make(cluster, client))).await?;
     let begun = cluster.rt().now();
@@ -223,7 +270,7 @@ async fn write(cluster: &Cluster, client: usize, file: &OpenFile, load: Load) ->
     let (mounted, rt) = (cluster.client(client), cluster.rt());
     let mut prng = Prng::new(rt.random());
     let copy = RECORD * 1_000_000_000 / COPY_BANDWIDTH;
-    rt.sleep(Duration::from_nanos(prng.below(DISPATCH.as_nanos() as u64 + 1))).await;
+    rt.sleep(Duration::from_nanos(prng.below(u64::from(load.dispatch) * 1_000_000_000 + 1))).await;
     for n in 0..load.bytes / u64::from(load.clients) / RECORD {
         rt.sleep(Duration::from_nanos(copy / 2 + prng.below(copy + 1))).await;
         let data = Payload::from(Bytes::from_static(&ZEROES));
@@ -260,5 +307,48 @@ fn sample(cluster: &Cluster) -> Sample {
         latency: number("latency_ms") / 1e3,
         deviation: number("deviation_ms") / 1e3,
         longest: number("longest_ms") / 1e3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn load(control: Control, clients: u32) -> Load {
+        Load { control, clients, bytes: 128 * MIB * u64::from(clients), dispatch: DISPATCH }
+    }
+
+    #[test]
+    fn a_queue_is_as_long_as_all_windows_and_short_windows_cost_the_disk_its_sequence() {
+        let [crumbs, turns] = [1, 16].map(|rpcs| measure(1, load(Control::Fix(rpcs), 64)).unwrap());
+        assert_eq!((crumbs.longest_queue(), turns.longest_queue()), (64.0, 1024.0));
+        assert!((95.0..125.0).contains(&crumbs.mb_per_s), "{}", crumbs.mb_per_s);
+        assert!(turns.mb_per_s > 1.5 * crumbs.mb_per_s, "{} {}", turns.mb_per_s, crumbs.mb_per_s);
+        assert_eq!(turns.timeouts, 0);
+    }
+
+    #[test]
+    fn the_published_algorithm_and_ours_hold_their_bound() {
+        // The published algorithm goes beyond its bound by a request of each client, and more while the rate changes.
+        for (control, most) in [(Control::Cc(4), 5.0), (Control::Nacre(4), 4.2)] {
+            let outcome = measure(1, load(control, 64)).unwrap();
+            let Latencies { mean, longest, .. } = outcome.at_rest();
+            assert!(mean > 2.5 && longest <= most, "{control:?}: {mean} s, at most {longest} s");
+            assert_eq!(outcome.timeouts, 0);
+        }
+    }
+
+    #[test]
+    fn without_a_bound_ours_is_as_fast_as_the_disk_can_be() {
+        let [ours, fixed] = [Control::Nacre(0), Control::Fix(32)].map(|control| measure(1, load(control, 64)).unwrap());
+        assert!(ours.mb_per_s >= 0.97 * fixed.mb_per_s, "{} of {}", ours.mb_per_s, fixed.mb_per_s);
+    }
+
+    #[test]
+    fn a_seed_determines_everything() {
+        let run = || measure(3, load(Control::Cc(4), 8)).unwrap();
+        assert_eq!(run(), run());
     }
 }

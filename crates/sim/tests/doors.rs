@@ -383,6 +383,12 @@ fn every_parameter_that_can_be_set_is_declared_with_its_range() {
                     let good = words.iter().map(|w| (*w).to_owned()).chain(numbers).collect();
                     (good, vec![counted.to_owned(), format!("{counted}:{}", most + 1), "x".to_owned()])
                 }
+                Kind::ByPriority { field, of } => {
+                    let good = if let Kind::Words(words) = of { words[0] } else { "7" };
+                    let both = format!("reg_{field}:{good} hp_{field}:{good}");
+                    let bad = [String::new(), "x".to_owned(), format!("reg_{field}:x"), format!("lp_{field}:{good}")];
+                    (vec![good.to_owned(), format!("hp_{field}:{good}"), both], bad.to_vec())
+                }
                 Kind::Squash => (vec!["65534:65534".to_owned()], vec!["x".to_owned()]),
                 Kind::Nids => (vec!["10.0.0.[1-4]@tcp *@sim".to_owned()], vec!["x".to_owned()]),
                 Kind::Gauge | Kind::Counter | Kind::Text | Kind::Statistics | Kind::Histograms | Kind::Action => {

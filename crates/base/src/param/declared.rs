@@ -75,6 +75,13 @@ pub enum Kind {
         /// The largest number.
         most: u32,
     },
+    /// A value for regular requests and one for those of high priority, as in `reg_quantum:8 hp_quantum:4`, or one for both.
+    ByPriority {
+        /// The word after `reg_` and `hp_`.
+        field: &'static str,
+        /// The values' own kind.
+        of: &'static Kind,
+    },
     /// A user's and a group's id, `UID:GID`.
     Squash,
     /// NIDs, or patterns for them, with spaces or commas between; `NONE` or nothing for none.
@@ -314,6 +321,14 @@ impl Kind {
                 let number = value.strip_prefix(counted).and_then(|rest| rest.strip_prefix(':'));
                 words.contains(&value) || number.is_some_and(|n| n.parse::<u32>().is_ok_and(|n| n <= most))
             }
+            Kind::ByPriority { field, of } => {
+                let of_priority = |word: &str| {
+                    let rest = word.strip_prefix("reg_").or_else(|| word.strip_prefix("hp_"));
+                    let value = rest.and_then(|rest| rest.strip_prefix(field)?.strip_prefix(':'));
+                    of.allows(value.unwrap_or(word))
+                };
+                !value.trim().is_empty() && value.split_whitespace().all(of_priority)
+            }
             Kind::Squash => parse_squash(value).is_ok(),
             Kind::Nids => parse_nosquash(value).is_ok(),
             Kind::Gauge | Kind::Counter => false,
@@ -332,6 +347,7 @@ impl std::fmt::Display for Kind {
             Kind::Counted { words, counted, most } => {
                 write!(f, "{} or {counted}:N with a number from 0 to {most}", words.join(", "))
             }
+            Kind::ByPriority { field, of } => write!(f, "{of}, or reg_{field}:N or hp_{field}:N with one"),
             Kind::Squash => f.write_str("UID:GID"),
             Kind::Nids => f.write_str("NONE or NIDs such as 10.0.0.[1-4]@tcp, 2001:db8::/64@tcp or *@tcp"),
             Kind::Gauge => f.write_str("a number"),

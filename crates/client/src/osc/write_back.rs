@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Background flushes under way at once; the import's window of RPCs in flight may admit fewer.
-const FLUSHES_MAX: u32 = 16;
+/// Background flushes under way at once: more than servers grant, so that those that wait for the window tell them what the client wants.
+const FLUSHES_MAX: u32 = 256;
 
 /// Queues of objects to be written back.
 #[derive(Default)]

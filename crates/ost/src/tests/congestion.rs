@@ -95,15 +95,91 @@ fn a_client_alone_gets_what_it_wants() {
         start_client(&cluster, 1).await;
         assert_eq!(watch(&rt, &cluster, 10).await, (32, vec![32]));
         // As in docs/congestion.md.
+        rt.sleep(Duration::from_millis(500)).await;
         let want = "\
 under_way: 32
 requests_per_second: 100
+answered: 100
+latency_ms: 319
+deviation_ms: 0
+longest_ms: 319
+turn_kb: 16384
 clients: 1
 windows:
     client1:
        granted: 32
+       granted_kb: 0
        wanted: 69
        under_way: 32";
         assert_eq!(congestion(&cluster).to_string(), want);
+    });
+}
+
+/// Where a bound is stated its clients share what the disk does within it, whatever they say that they want.
+#[test]
+fn nacre_holds_its_bound() {
+    run(|rt| async move {
+        let cluster = Cluster::with_disk(&rt, DISK).await;
+        set(&cluster, "congestion_control", "nacre");
+        set(&cluster, "latency_bound", "2");
+        for number in 0..CLIENTS {
+            start_client(&cluster, 100 + number).await;
+        }
+        rt.sleep(Duration::from_secs(30)).await;
+        let (most, windows) = watch(&rt, &cluster, 20).await;
+        assert!((150..=200).contains(&most), "{most} under way");
+        assert!(windows.iter().all(|rpcs| (20..=24).contains(rpcs)) && windows.len() == 8, "{windows:?}");
+        let longest = congestion(&cluster).field("longest_ms").and_then(Value::number).unwrap();
+        assert!((1500..=2100).contains(&longest), "{longest} ms");
+        // A disk that becomes slower has less under way after a while.
+        set(&cluster, "latency_bound", "1");
+        rt.sleep(Duration::from_secs(20)).await;
+        let (most, _) = watch(&rt, &cluster, 10).await;
+        assert!((75..=100).contains(&most), "{most} under way");
+    });
+}
+
+/// The order in which requests run that wait, for all OSTs of a server together.
+#[test]
+fn policies_are_shown_and_set_as_in_lustre_while_clients_write() {
+    run(|rt| async move {
+        let cluster = Cluster::with_disk(&rt, DISK).await;
+        for number in 0..CLIENTS {
+            start_client(&cluster, 100 + number).await;
+        }
+        let params = &cluster.server.params;
+        let set_io = |name: &str, value: &str| params.set(&format!("ost.OSS.ost_io.{name}"), value);
+        let shown = |name: &str| params.values(&format!("ost.OSS.ost_io.{name}")).remove(0).1.to_string();
+        set_io("threads_max", "16").unwrap();
+        rt.sleep(Duration::from_secs(5)).await;
+        for policy in ["fifo", "crrn", "orr", "trr", "turns"] {
+            set_io("nrs_policies", policy).unwrap();
+            rt.sleep(Duration::from_secs(2)).await;
+            let text = shown("nrs_policies");
+            let started = format!("  - name: {policy}\n    state: started\n");
+            assert_eq!(text.matches(&started).count(), 2, "{text}");
+            assert_eq!(text.matches("state: started").count(), 2, "{text}");
+            // Eight clients with eight each, of which sixteen run.
+            assert!(text.contains("    queued: 48\n    active: 16\n"), "{text}");
+        }
+        set_io("nrs_policies", "reg fifo").unwrap();
+        let regular = "\nregular_requests:\n  - name: fifo\n    state: started\n    fallback: yes\n    queued: 48\n    active: 16\n\n";
+        assert!(shown("nrs_policies").starts_with(regular), "{}", shown("nrs_policies"));
+        set_io("nrs_crrn_quantum", "reg_quantum:4").unwrap();
+        assert_eq!(shown("nrs_crrn_quantum"), "reg_quantum:4\nhp_quantum:8");
+        set_io("nrs_orr_quantum", "32").unwrap();
+        assert_eq!(shown("nrs_orr_quantum"), "reg_quantum:32\nhp_quantum:32");
+        assert_eq!(shown("nrs_orr_supported"), "reg_supported:reads\nhp_supported:reads");
+        for (name, value, why) in [
+            ("nrs_policies", "lifo", "\"lifo\" is no policy: fifo, crrn, orr, trr or turns"),
+            ("nrs_policies", "reg", "is no policy"),
+            ("nrs_crrn_quantum", "0", "is not a number from 1 to 65535, or reg_quantum:N or hp_quantum:N with one"),
+            ("nrs_orr_supported", "appends", "is not one of reads, writes, reads_and_writes, or reg_supported:N"),
+            ("nrs_orr_offset_type", "physical", "is not one of logical"),
+            ("threads_max", "0", "is not a number from 1 to 65536"),
+        ] {
+            let refused = set_io(name, value).unwrap_err().to_string();
+            assert!(refused.contains(why), "{name}={value}: {refused}");
+        }
     });
 }

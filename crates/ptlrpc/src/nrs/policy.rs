@@ -126,7 +126,7 @@ impl Default for Quanta {
     /// Lustre's, and turns that are long enough for a disk with a moving head.
     fn default() -> Quanta {
         let (orr_ordered, trr_ordered) = (Ordered::Reads, Ordered::Reads);
-        Quanta { crrn: 8, orr: 256, trr: 256, turn_mib: 16, orr_ordered, trr_ordered }
+        Quanta { crrn: 8, orr: 256, trr: 256, turn_mib: 64, orr_ordered, trr_ordered }
     }
 }
 

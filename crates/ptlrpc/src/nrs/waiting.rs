@@ -127,6 +127,11 @@ impl<T: Classified> Waiting<T> {
         let batch = self.owners.get_mut(&owner);
         let batch = batch.unwrap_or_else(|| panic!("{owner:?} has a request, and no batch"));
         batch.waiting -= 1;
+        if self.order.policy == Policy::Turns && batch.round == key.round {
+            // What comes from now on waits for the next turn: otherwise a client whose requests follow one another would have the
+            // device for longer than what it had waiting, and the others would wait for it.
+            batch.left = 0;
+        }
         if key.round > self.round {
             self.round = key.round;
             self.forget_idle();

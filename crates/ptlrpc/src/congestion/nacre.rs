@@ -1,0 +1,192 @@
+//! Nacre's own controller: windows in bytes, out of what the target moves in a second.
+//!
+//! Where an administrator has stated a bound of latency, the clients that take part share what the target moves within it. Otherwise
+//! each has a *turn*: as many bytes as the device needs in sequence to be about as fast as it can be. The turn is found by trying:
+//! twice as long as long as that makes the target faster, half as long as long as that costs nothing. Requests wait in the scheduler
+//! by turns ([`crate::nrs`]), so that a client's window is one sequence for the device, and a request waits for one window of
+//! everybody else.
+//!
+//! What a client says it wants is not needed here: a share that it does not use is under way nowhere.
+
+use super::Load;
+use crate::window::Credits;
+use nacre_base::Time;
+use std::time::Duration;
+
+/// What a request costs at least, in bytes: a device does not move fewer in the time of one operation.
+pub(crate) const COST_MIN: u64 = 64 << 10;
+
+/// The part of the bound that is shared out. Shares are not exact: requests are whole, and the rate wavers.
+const SHARED_PERCENT: u32 = 95;
+/// The shortest and the longest turn.
+const TURN_MIN: u64 = 1 << 20;
+const TURN_MAX: u64 = 64 << 20;
+/// The first: what most clients have under way today.
+const TURN_FIRST: u64 = 16 << 20;
+/// A turn twice as long is worth its latency if the target is faster by so many hundredths.
+const WORTH_PERCENT: f64 = 3.0;
+/// The shortest trial of a turn.
+const TRIAL: Duration = Duration::from_secs(4);
+/// A trial lasts for so many rounds of all clients, because the requests of the round before still have their old windows.
+const TRIAL_ROUNDS: f64 = 2.0;
+/// A turn that is right is tried against its neighbours after so many trials.
+const SETTLED_TRIALS: u32 = 16;
+
+/// What is known of the target.
+#[derive(Debug)]
+pub(crate) struct Nacre {
+    turn: u64,
+    search: Search,
+    trial: Trial,
+}
+
+/// The search for the turn. Each rate was measured with the turn that it stands beside, in bytes a second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Search {
+    /// The turn is to be measured, before others are.
+    Begin,
+    /// The present turn is twice the best so far.
+    Longer { best: u64, rate: f64, has_climbed: bool },
+    /// The present turn is half the best so far.
+    Shorter { best: u64, rate: f64 },
+    /// The turn stays for so many trials.
+    Settled { trials: u32 },
+}
+
+/// The trial of a turn.
+#[derive(Debug, Default)]
+struct Trial {
+    /// When it began; none before the first request.
+    begun: Option<Time>,
+    /// Cost that the target had finished then, and the time in which it had something to do.
+    finished: u64,
+    busy: Duration,
+    clients: usize,
+    /// The first half has passed, whose requests still had other windows.
+    is_steady: bool,
+}
+
+impl Default for Nacre {
+    fn default() -> Nacre {
+        Nacre { turn: TURN_FIRST, search: Search::Begin, trial: Trial::default() }
+    }
+}
+
+impl Nacre {
+    /// The window of a client, within a bound if there is one.
+    pub(super) fn grant(&self, load: &Load, bound: Option<Duration>) -> Credits {
+        let clients = load.active.len().max(1) as u64;
+        let share = match (bound, load.rate.cost_per_second) {
+            // Before anything is known of the target, a bound allows one request.
+            (Some(_), None) => COST_MIN,
+            (Some(bound), Some(rate)) => {
+                let all = rate * bound.as_secs_f64() * f64::from(SHARED_PERCENT) / 100.0;
+                (all as u64 / clients).min(TURN_MAX)
+            }
+            (None, _) => self.turn,
+        };
+        // A window admits one request of any size.
+        let bytes = share.max(COST_MIN);
+        Credits { rpcs: u32::try_from(bytes / COST_MIN).unwrap_or(u32::MAX), bytes }
+    }
+
+    /// The window of a client that connects: one request, until one was answered. So a thousand that come back at once find a ramp.
+    pub(super) fn first_window() -> Credits {
+        Credits { rpcs: 1, bytes: COST_MIN }
+    }
+
+    /// Looks whether another length of turns would be better.
+    pub(super) fn handle_time(&mut self, load: &Load, now: Time) {
+        let (finished, busy, clients) = (load.rate.all_finished, load.rate.all_busy, load.active.len());
+        let begun = *self.trial.begun.get_or_insert(now);
+        let Some(rate) = load.rate.cost_per_second else { return };
+        let round = (self.turn * clients as u64) as f64 / rate.max(1.0);
+        let half = TRIAL.max(Duration::from_secs_f64((TRIAL_ROUNDS * round).min(1e6))) / 2;
+        if now.since(begun) < half {
+            return;
+        }
+        // Other clients make other rates.
+        let is_same = clients.abs_diff(self.trial.clients) * 10 <= clients;
+        let was_busy = busy.saturating_sub(self.trial.busy);
+        let trial = Trial { begun: Some(now), finished, busy, clients, is_steady: is_same };
+        let before = std::mem::replace(&mut self.trial, trial);
+        if !is_same || !before.is_steady || was_busy < now.since(begun) / 2 {
+            return;
+        }
+        let rate = (finished - before.finished) as f64 / was_busy.as_secs_f64();
+        self.decide(rate);
+        self.trial.is_steady = false;
+    }
+
+    /// The present turn has had this rate.
+    fn decide(&mut self, measured: f64) {
+        let is_worth = |longer: f64, shorter: f64| longer > shorter * (1.0 + WORTH_PERCENT / 100.0);
+        let turn = self.turn;
+        let settled = |at: u64| (at, Search::Settled { trials: SETTLED_TRIALS });
+        let shorter = |best: u64, rate: f64| match best {
+            TURN_MIN => settled(best),
+            _ => (best / 2, Search::Shorter { best, rate }),
+        };
+        let longer = |best: u64, rate: f64, has_climbed: bool| match best {
+            TURN_MAX if has_climbed => settled(best),
+            TURN_MAX => shorter(best, rate),
+            _ => (best * 2, Search::Longer { best, rate, has_climbed }),
+        };
+        (self.turn, self.search) = match self.search {
+            Search::Begin => longer(turn, measured, false),
+            Search::Longer { rate, .. } if is_worth(measured, rate) => longer(turn, measured, true),
+            // Half of the best was found to be slower on the way.
+            Search::Longer { best, has_climbed: true, .. } => settled(best),
+            Search::Longer { best, rate, .. } => shorter(best, rate),
+            Search::Shorter { best, rate } if is_worth(rate, measured) => settled(best),
+            Search::Shorter { .. } => shorter(turn, measured),
+            Search::Settled { trials: 0 } => longer(turn, measured, false),
+            Search::Settled { trials } => (turn, Search::Settled { trials: trials - 1 }),
+        };
+    }
+
+    /// The length of a turn, in bytes.
+    pub(super) fn turn(&self) -> u64 {
+        self.turn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A device that needs `seek` before each turn, and `second` bytes a second in sequence.
+    fn search(seek: f64, second: f64) -> (u64, u32) {
+        let mut nacre = Nacre::default();
+        let mut trials = 0;
+        while !matches!(nacre.search, Search::Settled { .. }) {
+            let turn = nacre.turn as f64;
+            nacre.decide(turn / (seek + turn / second));
+            trials += 1;
+            assert!(trials < 20, "{nacre:?}");
+        }
+        (nacre.turn / MIB, trials)
+    }
+
+    #[test]
+    fn a_turn_is_as_long_as_the_device_needs() {
+        assert_eq!(search(0.0046, 190e6).0, 16, "a disk: 32 MiB would be 2 % faster");
+        assert_eq!(search(0.1, 190e6).0, 64, "a seek of 100 ms");
+        assert_eq!(search(0.0, 3e9).0, 1, "flash");
+        assert!(search(0.0, 3e9).1 < 8);
+    }
+
+    #[test]
+    fn a_turn_is_tried_again_after_a_while() {
+        let mut nacre = Nacre { search: Search::Settled { trials: 1 }, ..Nacre::default() };
+        let turns: Vec<u64> = (0..3)
+            .map(|_| {
+                nacre.decide(1e8);
+                nacre.turn / MIB
+            })
+            .collect();
+        assert_eq!(turns, [16, 32, 8], "longer first, then shorter");
+    }
+}
