@@ -64,12 +64,8 @@ fn figures(load: &Load, outcome: Option<&Outcome>) -> Vec<Figure> {
         (Control::Fix(32), 1024) => {
             (queue, whole) = (Some((FigureKind::Predicted, 32_384.0, 384.0)), predicted(145.0));
         }
-        (Control::Fix(8), 1024) => {
-            (mean, deviation, longest) = (predicted(55.8), Some((FigureKind::Own, 1.9, 0.0)), predicted(59.0))
-        }
-        (Control::Cc(60), 1024) => {
-            (mean, deviation, longest) = (predicted(58.3), Some((FigureKind::Own, 3.25, 0.0)), predicted(66.0))
-        }
+        (Control::Fix(8), 1024) => (mean, deviation, longest) = (predicted(55.8), Some(1.9), predicted(59.0)),
+        (Control::Cc(60), 1024) => (mean, deviation, longest) = (predicted(58.3), Some(3.25), predicted(66.0)),
         _ => {}
     }
     let mut figures = vec![
@@ -79,7 +75,7 @@ fn figures(load: &Load, outcome: Option<&Outcome>) -> Vec<Figure> {
         own("at rest from", "s", |o| o.at_rest().phase.0),
         own("at rest until", "s", |o| o.at_rest().phase.1),
         beside(own("latency at rest", "s", |o| o.at_rest().mean), mean),
-        own("its deviation", "s", |o| o.at_rest().deviation).with_paper(deviation.map(|(_, value, _)| value)),
+        own("its deviation", "s", |o| o.at_rest().deviation).with_paper(deviation),
         beside(own("longest at rest", "s", |o| o.at_rest().longest), longest),
         own("timeouts", "", |o| o.timeouts as f64),
     ];
@@ -112,6 +108,9 @@ fn gains(runs: &[(Load, Result<Outcome, String>)]) -> Vec<Figure> {
     [(8, 9.0), (4, 15.0), (1, 62.0)].map(over).to_vec()
 }
 
+/// A curve: its title, its unit, and its value in a second.
+type Curve = (&'static str, &'static str, fn(&Sample) -> f64);
+
 /// Points of a line.
 const POINTS: usize = 24;
 
@@ -124,14 +123,14 @@ pub fn plots(runs: &[(Load, Result<Outcome, String>)]) -> Vec<Plot> {
         .collect();
     let seconds = drawn.iter().map(|(_, outcome)| outcome.samples.len()).max().unwrap_or(0);
     let step = seconds.div_ceil(POINTS).max(1);
-    let curves: [(&str, &str, fn(&Sample) -> f64); 5] = [
+    let curves: [Curve; 5] = [
         ("queue at the OST", "requests", |s| s.under_way),
         ("latency", "s", |s| s.latency),
         ("requests that the OST finishes", "a second", |s| s.per_second),
         ("clients that take part", "clients", |s| s.clients),
         ("window of a client", "requests", |s| s.window),
     ];
-    let plot = |(title, unit, value): (&str, &str, fn(&Sample) -> f64)| Plot {
+    let plot = |(title, unit, value): Curve| Plot {
         title: title.to_owned(),
         x_title: "minutes".to_owned(),
         y_title: unit.to_owned(),
