@@ -346,6 +346,19 @@ mod tests {
         assert!(ours.mb_per_s >= 0.97 * fixed.mb_per_s, "{} of {}", ours.mb_per_s, fixed.mb_per_s);
     }
 
+    /// The page is the output of `nacre sim congestion-control --markdown`; only a run knows its figures, but the constants are here.
+    #[test]
+    fn the_page_of_the_documentation_has_these_constants() {
+        let page = include_str!("../../../docs/measurements/sim-congestion-control.md");
+        let runs: Vec<_> = papers().into_iter().map(|load| (load, Err(String::new()))).collect();
+        let constants = report(1, &runs).markdown("");
+        let (_, expected) = constants.split_once("## Constants").expect("the report has constants");
+        assert!(
+            page.ends_with(expected),
+            "print the page again with `nacre sim congestion-control --markdown`:\n{expected}"
+        );
+    }
+
     #[test]
     fn a_seed_determines_everything() {
         let run = || measure(3, load(Control::Cc(4), 8)).unwrap();
