@@ -66,6 +66,11 @@ fn window_limit(import: &ImportShared) -> u32 {
 }
 
 impl Import {
+    /// True if the server has granted a window, and hears in each request how many wait for it.
+    pub fn has_window(&self) -> bool {
+        self.0.state.lock().calls.granted().rpcs > 0
+    }
+
     /// Lists the import in `params` until it is dropped. It can be listed in one place only.
     pub fn list_in(&self, params: &Params) {
         assert!(self.0.attached.all().listed.set(params.clone()).is_ok(), "{} is listed already", self.0.target.label);

@@ -20,8 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Background flushes under way at once: more than servers grant, so that those that wait for the window tell them what the client wants.
-const FLUSHES_MAX: u32 = 256;
+/// Background flushes under way at once. Old bytes wait for all that are.
+const FLUSHES_MAX: u32 = 16;
+/// The same where the server grants a window: more than servers grant, so that those that wait for it tell what the client wants.
+const FLUSHES_IN_WINDOW_MAX: u32 = 256;
 
 /// Queues of objects to be written back.
 #[derive(Default)]
@@ -42,7 +44,7 @@ impl WriteBack {
 
     fn begin(&mut self) {
         self.under_way += 1;
-        assert!(self.under_way <= FLUSHES_MAX, "{} background flushes are under way", self.under_way);
+        assert!(self.under_way <= FLUSHES_IN_WINDOW_MAX, "{} background flushes are under way", self.under_way);
     }
 
     fn end(&mut self) {
@@ -149,8 +151,10 @@ impl Osc {
         let now = self.now();
         let half = self.max_dirty_bytes() / 2;
         let pressed = self.waiters.load(Ordering::Relaxed) > 0 || self.account.lock().dirty_and_writing() > half;
+        let has_window = self.connection.import_if_made().is_some_and(|import| import.has_window());
+        let most = if has_window { FLUSHES_IN_WINDOW_MAX } else { FLUSHES_MAX };
         let mut queue = self.write_back.lock();
-        if queue.under_way >= FLUSHES_MAX {
+        if queue.under_way >= most {
             return None;
         }
         let age_max = self.dirty_age_max();
