@@ -314,7 +314,7 @@ impl Congestion {
         match self.controller {
             Controller::Fixed(_) => Duration::ZERO,
             Controller::Rcc => self.rcc.timeout(),
-            // What is under way now comes first. Those who wait have been told earlier, when less was.
+            // A request waits for those that are under way already. The factor leaves room for a device that becomes slower.
             Controller::Nacre => self.load.drained() * 2 + self.rcc.network,
         }
     }

@@ -66,7 +66,7 @@ fn window_limit(import: &ImportShared) -> u32 {
 }
 
 impl Import {
-    /// True if the server has granted a window, and hears in each request how many wait for it.
+    /// Returns whether the server limits this client by a window. Each request then tells the server how many others wait.
     pub fn has_window(&self) -> bool {
         self.0.state.lock().calls.granted().rpcs > 0
     }

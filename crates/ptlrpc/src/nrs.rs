@@ -20,11 +20,11 @@ pub(crate) trait Classified: Send + 'static {
     fn header(&self) -> &RpcHeader;
     /// The node that sent it.
     fn client(&self) -> Nid;
-    /// What it reads or writes, if it does.
+    /// The range that the request reads or writes, or `None` if it does neither.
     fn place(&self) -> Option<Place>;
 }
 
-/// What a request reads or writes.
+/// The range of an object that a request reads or writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The object.

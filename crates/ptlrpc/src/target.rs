@@ -44,7 +44,7 @@ pub trait TargetHandler: Send + Sync + 'static {
         Ok(())
     }
 
-    /// What a request reads or writes, for the order in which requests run. Nothing of it is checked yet.
+    /// The range that a request reads or writes, which decides when it runs. The range is the client's word: nobody has checked it yet.
     fn place(&self, _request: &ServerRequest) -> Option<Place> {
         None
     }

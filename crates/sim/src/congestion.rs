@@ -62,6 +62,13 @@ pub struct Load {
     pub dispatch: u32,
 }
 
+impl Load {
+    /// Records of each client: whole ones, so that all together may be somewhat fewer than `bytes`.
+    fn records(&self) -> u64 {
+        (self.bytes / u64::from(self.clients) / RECORD).max(1)
+    }
+}
+
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{},{})", self.control, self.clients)
@@ -162,15 +169,16 @@ fn latencies(samples: &[Sample], start: usize) -> Latencies {
 /// The rows that are measured unless others are asked for: those of the paper, and its equation 5 over bounds and numbers of clients.
 pub fn papers() -> Vec<Load> {
     const GIB: u64 = 1 << 30;
-    let of = |gib: u64| {
+    let of = |gib: u64, apart_ms: u32, least: u32| {
         move |(control, clients)| Load {
             control,
             clients,
             bytes: gib * GIB,
-            dispatch: if gib == 512 { clients * APART_MS / 1000 } else { DISPATCH },
+            dispatch: (clients * apart_ms / 1000).max(least),
         }
     };
-    let alone = [(Control::Fix(1), 1), (Control::Fix(64), 1), (Control::Cc(25), 1)].map(of(64));
+    let together = |gib| of(gib, 0, DISPATCH);
+    let alone = [(Control::Fix(1), 1), (Control::Fix(64), 1), (Control::Cc(25), 1)].map(together(64));
     let whole = [
         (Control::Fix(1), 512),
         (Control::Fix(32), 512),
@@ -182,8 +190,8 @@ pub fn papers() -> Vec<Load> {
     ];
     let bounds = [25, 60, 120].into_iter();
     let bounds = bounds.flat_map(|bound| [256, 512, 1024, 2048].map(|clients| (Control::Cc(bound), clients)));
-    let bounds = bounds.filter(|row| !whole.contains(row)).map(of(128));
-    whole.map(of(512)).into_iter().chain(alone).chain(bounds).collect()
+    let bounds = bounds.filter(|row| !whole.contains(row)).map(together(128));
+    whole.map(of(512, APART_MS, 0)).into_iter().chain(alone).chain(bounds).collect()
 }
 
 /// Content of all records.
@@ -252,7 +260,8 @@ async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<Outcome, String> {
     let all_done = cluster.rt().now().since(begun).as_secs_f64();
     let first_done = first_done.into_inner().unwrap_or(all_done);
     let timeouts = (0..cluster.client_count()).map(|client| timeouts(cluster, client)).sum();
-    let mb_per_s = load.bytes as f64 / 1e6 / all_done;
+    let written = load.records() * RECORD * u64::from(load.clients);
+    let mb_per_s = written as f64 / 1e6 / all_done;
     Ok(Outcome { mb_per_s, first_done, all_done, samples, timeouts, trace: 0 })
 }
 
@@ -271,7 +280,7 @@ async fn write(cluster: &Cluster, client: usize, file: &OpenFile, load: Load) ->
     let mut prng = Prng::new(rt.random());
     let copy = RECORD * 1_000_000_000 / COPY_BANDWIDTH;
     rt.sleep(Duration::from_nanos(prng.below(u64::from(load.dispatch) * 1_000_000_000 + 1))).await;
-    for n in 0..load.bytes / u64::from(load.clients) / RECORD {
+    for n in 0..load.records() {
         rt.sleep(Duration::from_nanos(copy / 2 + prng.below(copy + 1))).await;
         let data = Payload::from(Bytes::from_static(&ZEROES));
         let written = mounted.write(file, n * RECORD, data).await.map_err(|e| format!("write: {e}"))?;

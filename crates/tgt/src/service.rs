@@ -92,7 +92,7 @@ pub trait Service: Send + Sync + Sized + 'static {
     /// [`admit_listed`].
     async fn admit(&self, who: Identity, request: &ConnectRequest) -> Result<Standing, Errno>;
 
-    /// What a request reads or writes; see [`TargetHandler::place`].
+    /// The range that a request reads or writes; see [`TargetHandler::place`].
     fn place(_request: &ServerRequest) -> Option<Place> {
         None
     }

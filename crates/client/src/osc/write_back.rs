@@ -22,7 +22,8 @@ use std::time::Duration;
 
 /// Background flushes under way at once. Old bytes wait for all that are.
 const FLUSHES_MAX: u32 = 16;
-/// The same where the server grants a window: more than servers grant, so that those that wait for it tell what the client wants.
+/// The same limit where the server grants a window. It is larger than servers' windows, because a request tells the server how many flushes
+/// wait for the window, and the server grants no more than it was told.
 const FLUSHES_IN_WINDOW_MAX: u32 = 256;
 
 /// Queues of objects to be written back.

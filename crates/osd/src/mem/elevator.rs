@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(serve(&mut elevator), [(22, 1)], "the head is there");
     }
 
-    /// Somebody whose next request always follows his last keeps nobody waiting.
+    /// A caller whose requests follow one another without end does not keep the others waiting.
     #[test]
     fn what_comes_during_a_sweep_waits_for_the_next() {
         let mut elevator = Elevator::default();

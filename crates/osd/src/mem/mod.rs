@@ -447,7 +447,7 @@ impl Inner {
             drop(self.rt.spawn(async move { device.move_head().await }));
         }
         for told in served {
-            // It is never told if the device has crashed, which the caller finds out next.
+            // After a crash the sender is dropped and this returns at once; the caller then finds that the device is closed.
             let _ = told.await;
         }
     }

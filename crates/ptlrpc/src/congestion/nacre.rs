@@ -6,14 +6,15 @@
 //! by turns ([`crate::nrs`]), so that a client's window is one sequence for the device, and a request waits for one window of
 //! everybody else.
 //!
-//! What a client says it wants is not needed here: a share that it does not use is under way nowhere.
+//! The controller does not look at what a client says it wants. A client that wants less leaves part of its window unused, which costs
+//! nobody anything.
 
 use super::Load;
 use crate::window::Credits;
 use nacre_base::Time;
 use std::time::Duration;
 
-/// What a request costs at least, in bytes: a device does not move fewer in the time of one operation.
+/// The least cost of a request, in bytes. A small operation keeps a device busy for about as long as this many bytes do.
 pub(crate) const COST_MIN: u64 = 64 << 10;
 
 /// The part of the bound that is shared out. Shares are not exact: requests are whole, and the rate wavers.
@@ -32,7 +33,7 @@ const TRIAL_ROUNDS: f64 = 2.0;
 /// A turn that is right is tried against its neighbours after so many trials.
 const SETTLED_TRIALS: u32 = 16;
 
-/// What is known of the target.
+/// The controller's knowledge of one target.
 #[derive(Debug)]
 pub(crate) struct Nacre {
     turn: u64,

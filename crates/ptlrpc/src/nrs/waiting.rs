@@ -78,7 +78,7 @@ impl<T: Classified> Waiting<T> {
 
     /// A request has arrived and waits.
     pub(super) fn push(&mut self, request: T) {
-        let is_by_place = [true, false].into_iter().any(|is_read| self.order.is_by_place(is_read));
+        let is_by_place = self.order.is_by_place(true) || self.order.is_by_place(false);
         let place = if is_by_place { request.place() } else { None };
         let place = place.filter(|place| self.order.is_by_place(place.is_read));
         let (owner, cost) = self.owner_of(&request, place);
