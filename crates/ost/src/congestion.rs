@@ -1,9 +1,9 @@
 //! The parameters of an OST's congestion control: who decides on the clients' windows, by which numbers, and what comes of it. The
 //! controllers are in ptlrpc.
 
-use crate::params::PARAMS;
-use nacre_base::param::declared::Declared;
+use crate::params;
 use nacre_base::param::value::Fields;
+use nacre_base::tally::Sums;
 use nacre_ptlrpc::{CongestionControl, CongestionStatus, RccOptions};
 use nacre_tgt::Target;
 use std::time::Duration;
@@ -32,20 +32,11 @@ const NUMBERS: &[Number] = &[
     Number { name: "lnet_latency", get: |o| seconds(o.network), set: |o, n| o.network = time(n) },
 ];
 
-fn declared(name: &str) -> &'static Declared {
-    PARAMS.iter().find(|declared| declared.name == name).expect("each number is declared")
-}
-
-fn parse(declared: &Declared, text: &str) -> Result<u32, String> {
-    let n = text.trim().parse().ok().filter(|_| declared.kind.allows(text.trim()));
-    n.ok_or_else(|| format!("{text:?} is not {}", declared.kind))
-}
-
 /// Registers them. They go with the target's other parameters.
 pub(crate) fn register(target: &Target, control: &CongestionControl) {
-    let (params, prefix) = (target.params(), target.param_prefix());
+    let (registry, prefix) = (target.params(), target.param_prefix());
     let (shown, set) = (control.clone(), control.clone());
-    params.add_rw(
+    registry.add_rw(
         format!("{prefix}congestion_control"),
         move || shown.controller().map(|controller| controller.to_string()),
         move |text| {
@@ -54,25 +45,23 @@ pub(crate) fn register(target: &Target, control: &CongestionControl) {
         },
     );
     for number in NUMBERS {
-        let declared = declared(number.name);
         let (shown, set) = (control.clone(), control.clone());
-        params.add_rw(
+        registry.add_rw(
             format!("{prefix}{}", number.name),
             move || shown.rcc().map(|options| (number.get)(&options)),
             move |text| {
-                let n = parse(declared, text)?;
+                let n = params::number_of(number.name, text)?;
                 set.change_rcc(|options| (number.set)(options, n));
                 Ok(())
             },
         );
     }
     let (shown, set) = (control.clone(), control.clone());
-    let bound = declared("latency_bound");
-    params.add_rw(
+    registry.add_rw(
         format!("{prefix}latency_bound"),
         move || shown.bound().map_or(0, seconds),
         move |text| {
-            let n = parse(bound, text)?;
+            let n = params::number_of("latency_bound", text)?;
             set.set_bound((n > 0).then(|| time(n)));
             // The published algorithm cannot do without one.
             let of_rcc = if n > 0 { time(n) } else { RccOptions::default().bound };
@@ -81,7 +70,7 @@ pub(crate) fn register(target: &Target, control: &CongestionControl) {
         },
     );
     let control = control.clone();
-    params.add(format!("{prefix}congestion"), move || control.status().map(fields));
+    registry.add(format!("{prefix}congestion"), move || control.status().map(fields));
 }
 
 /// The counts as the parameter `congestion` shows them, with a line for each client.
@@ -89,10 +78,14 @@ fn fields(status: CongestionStatus) -> Fields {
     let mut fields = Fields::default();
     fields.push("under_way", status.under_way);
     fields.push("requests_per_second", status.per_second.map_or(0, |rate| rate as u64));
-    fields.push("answered", status.latency.answered);
-    fields.push("latency_ms", status.latency.mean().as_millis() as u64);
-    fields.push("deviation_ms", status.latency.deviation().as_millis() as u64);
-    fields.push("longest_ms", status.latency.longest.as_millis() as u64);
+    let Sums { samples, sum, sum_squares, max, .. } = status.latency;
+    let mean = sum as f64 / samples.max(1) as f64;
+    // Rounding may leave less than nothing.
+    let variance = (sum_squares as f64 / samples.max(1) as f64 - mean * mean).max(0.0);
+    fields.push("answered", samples);
+    fields.push("latency_ms", mean as u64);
+    fields.push("deviation_ms", variance.sqrt() as u64);
+    fields.push("longest_ms", max);
     fields.push("turn_kb", status.turn >> 10);
     fields.push("clients", status.exports.len() as u64);
     let mut windows = Fields::default();

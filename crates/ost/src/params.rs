@@ -149,3 +149,15 @@ pub const PARAMS: &[Declared] = &[
     of_io("ost_io.nrs_orr_offset_type", OFFSETS, "Offsets that orr orders by: logical."),
     of_io("ost_io.nrs_trr_offset_type", OFFSETS, "The same of trr."),
 ];
+
+/// Refuses what the declaration of a parameter does not allow, with the sentence that an administrator reads.
+pub(crate) fn check(name: &str, text: &str) -> Result<(), String> {
+    let declared = PARAMS.iter().find(|declared| declared.name == name).expect("each parameter is declared");
+    declared.kind.allows(text.trim()).then_some(()).ok_or_else(|| format!("{text:?} is not {}", declared.kind))
+}
+
+/// The value of a parameter that is declared as a number.
+pub(crate) fn number_of(name: &str, text: &str) -> Result<u32, String> {
+    check(name, text)?;
+    text.trim().parse().map_err(|_| format!("{text:?} is not a number"))
+}

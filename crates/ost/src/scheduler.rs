@@ -1,7 +1,7 @@
 //! The parameters of the order in which an OSS reads and writes, for all its OSTs together: `ost.OSS.ost_io.nrs_policies` and those
 //! that tune the policies. The policies are in ptlrpc.
 
-use crate::params::PARAMS;
+use crate::params;
 use nacre_base::param::Params;
 use nacre_ptlrpc::{Order, Policy, RpcNode, Schedule};
 use nacre_tgt::Target;
@@ -20,22 +20,22 @@ fn order_of(schedule: &mut Schedule, is_high: bool) -> &mut Order {
 
 /// Registers them.
 pub(crate) fn register(target: &Target) {
-    let (params, node) = (target.params(), target.node());
+    let (registry, node) = (target.params(), target.node());
     let (shown, set) = (node.clone(), node.clone());
     let policies = move |text: &str| set_policies(&set, text);
-    params.add_rw(format!("{PREFIX}nrs_policies"), move || show_policies(&shown), policies);
-    add_number(params, node, "threads_max", |s| &mut s.threads);
-    add_number(params, node, "high_priority_ratio", |s| &mut s.high_priority_ratio);
-    add_pair(params, node, ("nrs_crrn_quantum", "quantum"), |order| &mut order.quanta.crrn);
-    add_pair(params, node, ("nrs_orr_quantum", "quantum"), |order| &mut order.quanta.orr);
-    add_pair(params, node, ("nrs_trr_quantum", "quantum"), |order| &mut order.quanta.trr);
-    add_pair(params, node, ("nrs_orr_supported", "supported"), |order| &mut order.quanta.orr_ordered);
-    add_pair(params, node, ("nrs_trr_supported", "supported"), |order| &mut order.quanta.trr_ordered);
-    add_pair(params, node, ("nrs_turns_quantum", "quantum_mb"), |order| &mut order.quanta.turn_mib);
+    registry.add_rw(format!("{PREFIX}nrs_policies"), move || show_policies(&shown), policies);
+    add_number(registry, node, "threads_max", |s| &mut s.threads);
+    add_number(registry, node, "high_priority_ratio", |s| &mut s.high_priority_ratio);
+    add_pair(registry, node, ("nrs_crrn_quantum", "quantum"), |order| &mut order.quanta.crrn);
+    add_pair(registry, node, ("nrs_orr_quantum", "quantum"), |order| &mut order.quanta.orr);
+    add_pair(registry, node, ("nrs_trr_quantum", "quantum"), |order| &mut order.quanta.trr);
+    add_pair(registry, node, ("nrs_orr_supported", "supported"), |order| &mut order.quanta.orr_ordered);
+    add_pair(registry, node, ("nrs_trr_supported", "supported"), |order| &mut order.quanta.trr_ordered);
+    add_pair(registry, node, ("nrs_turns_quantum", "quantum_mb"), |order| &mut order.quanta.turn_mib);
     for name in ["nrs_orr_offset_type", "nrs_trr_offset_type"] {
         // Where a file's blocks are is the local file system's affair.
         let show = || "reg_offset_type:logical\nhp_offset_type:logical";
-        params.add_rw(format!("{PREFIX}{name}"), show, move |text| allow(name, text));
+        registry.add_rw(format!("{PREFIX}{name}"), show, move |text| params::check(&format!("ost_io.{name}"), text));
     }
 }
 
@@ -77,30 +77,22 @@ fn set_policies(node: &RpcNode, text: &str) -> Result<(), String> {
 }
 
 /// A number of the schedule.
-fn add_number(params: &Params, node: &RpcNode, name: &'static str, of: fn(&mut Schedule) -> &mut u32) {
+fn add_number(registry: &Params, node: &RpcNode, name: &'static str, of: fn(&mut Schedule) -> &mut u32) {
     let (shown, set) = (node.clone(), node.clone());
-    params.add_rw(
+    registry.add_rw(
         format!("{PREFIX}{name}"),
         move || *of(&mut shown.io_schedule()),
         move |text| {
-            allow(name, text)?;
-            let n = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;
+            let n = params::number_of(&format!("ost_io.{name}"), text)?;
             set.change_io_schedule(|schedule| *of(schedule) = n);
             Ok(())
         },
     );
 }
 
-/// Refuses what the parameter's declaration does not allow.
-fn allow(name: &str, text: &str) -> Result<(), String> {
-    let name = format!("ost_io.{name}");
-    let declared = PARAMS.iter().find(|declared| declared.name == name).expect("each parameter is declared");
-    declared.kind.allows(text.trim()).then_some(()).ok_or_else(|| format!("{text:?} is not {}", declared.kind))
-}
-
 /// A value that each priority has for itself, as in Lustre: shown as `reg_quantum:8` and `hp_quantum:8`, set so or, for both, as `8`.
 fn add_pair<V: Display + FromStr + Copy + Send + Sync + 'static>(
-    params: &Params,
+    registry: &Params,
     node: &RpcNode,
     (name, field): (&'static str, &'static str),
     of: fn(&mut Order) -> &mut V,
@@ -111,8 +103,8 @@ fn add_pair<V: Display + FromStr + Copy + Send + Sync + 'static>(
         let line = |(short, _, is_high)| format!("{short}_{field}:{}", of(order_of(&mut schedule, is_high)));
         PRIORITIES.map(line).join("\n")
     };
-    params.add_rw(format!("{PREFIX}{name}"), show, move |text| {
-        allow(name, text)?;
+    registry.add_rw(format!("{PREFIX}{name}"), show, move |text| {
+        params::check(&format!("ost_io.{name}"), text)?;
         let mut changed = set.io_schedule();
         for (word, (short, _, is_high)) in text.split_whitespace().flat_map(|word| PRIORITIES.map(|one| (word, one))) {
             let value = match word.split_once(':') {

@@ -12,6 +12,7 @@ mod rcc;
 
 use crate::window::Credits;
 use nacre::{COST_MIN, Nacre};
+use nacre_base::tally::Sums;
 use nacre_base::{FxHashMap, Time};
 pub use rcc::RccOptions;
 use std::fmt;
@@ -165,46 +166,12 @@ impl Rate {
     }
 }
 
-/// How long requests took that were answered in one second, from their arrival on.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Latency {
-    /// Requests that were answered.
-    pub answered: u64,
-    /// Seconds that they took together.
-    pub sum: f64,
-    /// The squares of their seconds together.
-    pub sum_of_squares: f64,
-    /// The longest.
-    pub longest: Duration,
-}
-
-impl Latency {
-    fn add(&mut self, took: Duration) {
-        self.answered += 1;
-        self.sum += took.as_secs_f64();
-        self.sum_of_squares += took.as_secs_f64().powi(2);
-        self.longest = self.longest.max(took);
-    }
-
-    /// The mean; zero if nothing was answered.
-    pub fn mean(&self) -> Duration {
-        Duration::from_secs_f64(self.sum / self.answered.max(1) as f64)
-    }
-
-    /// The standard deviation; zero if nothing was answered.
-    pub fn deviation(&self) -> Duration {
-        let (answered, mean) = (self.answered.max(1) as f64, self.mean().as_secs_f64());
-        // Rounding may leave less than nothing.
-        Duration::from_secs_f64((self.sum_of_squares / answered - mean * mean).max(0.0).sqrt())
-    }
-}
-
-/// The latency of the second that runs, and of the one before it.
+/// How long requests took from their arrival on, in milliseconds: those answered in the second that runs, and in the one before it.
 #[derive(Debug, Default)]
 struct Latencies {
     second: u64,
-    running: Latency,
-    last: Latency,
+    running: Sums,
+    last: Sums,
 }
 
 impl Latencies {
@@ -212,7 +179,7 @@ impl Latencies {
         let second = now.as_nanos() / 1_000_000_000;
         if second > self.second {
             let running = std::mem::take(&mut self.running);
-            self.last = if second == self.second + 1 { running } else { Latency::default() };
+            self.last = if second == self.second + 1 { running } else { Sums::default() };
             self.second = second;
         }
     }
@@ -227,8 +194,8 @@ pub struct CongestionStatus {
     pub per_second: Option<f64>,
     /// Bytes of a turn, as the controller of that name has found it.
     pub turn: u64,
-    /// How long requests took in the last whole second.
-    pub latency: Latency,
+    /// How long the requests took that were answered in the last whole second, from their arrival on, in milliseconds.
+    pub latency: Sums,
     /// The clients that take part, by the cookies of their exports, in order.
     pub exports: Vec<(u64, ExportWindow)>,
 }
@@ -257,7 +224,7 @@ impl Congestion {
     /// The target answers a request. Returns the window that the reply gives to the client.
     pub(crate) fn handle_answer(&mut self, answered: Answered, now: Time) -> Credits {
         self.handle_time(now);
-        self.latency.running.add(answered.took);
+        self.latency.running.add(answered.took.as_millis() as u64);
         // As published, it no longer counts when the window is computed.
         self.load.handle_end(answered.export, Some(answered.bytes), now);
         let granted = match self.controller {
@@ -440,10 +407,10 @@ mod tests {
             let took = Duration::from_millis(took);
             c.handle_answer(Answered { export: 1, wanted: wants(1), bytes: 1 << 20, took }, at(500));
         }
-        assert_eq!(c.status(at(999)).latency, Latency::default());
+        assert_eq!(c.status(at(999)).latency, Sums::default());
         let latency = c.status(at(1000)).latency;
-        assert_eq!((latency.answered, latency.mean().as_millis(), latency.longest.as_millis()), (2, 200, 300));
-        assert_eq!(c.status(at(2000)).latency, Latency::default());
+        assert_eq!((latency.samples, latency.sum, latency.max), (2, 400, 300));
+        assert_eq!(c.status(at(2000)).latency, Sums::default());
     }
 
     #[test]

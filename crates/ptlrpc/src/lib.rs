@@ -78,7 +78,7 @@ mod transfer;
 mod window;
 
 pub use call::{BULK_MAX, Bulk, CallOptions, INLINE_MAX, Reply};
-pub use congestion::{CongestionStatus, Controller, ExportWindow, Latency, RccOptions, UnknownController};
+pub use congestion::{CongestionStatus, Controller, ExportWindow, RccOptions, UnknownController};
 pub use congestion_control::CongestionControl;
 pub use error::RpcError;
 pub use export::Export;
