@@ -1,9 +1,10 @@
 //! The one binary. Called as `nacre` it offers every role; through a symbolic link named `lfs`, `lctl`, `lnetctl`, `lst`,
-//! `routerstat`, `mkfs.nacre`, `fsck.nacre`, `tunefs.nacre`, `mount.nacre` or `umount.fuse.nacre` it is that tool. This file only
-//! chooses.
+//! `routerstat`, `llstat`, `llobdstat`, `lljobstat`, `mkfs.nacre`, `fsck.nacre`, `tunefs.nacre`, `mount.nacre` or
+//! `umount.fuse.nacre` it is that tool. This file only chooses.
 #![allow(clippy::disallowed_methods)] // The command line is an IO edge: it reads files and starts the runtime.
 
 mod bench;
+mod dashboard;
 mod fsck;
 mod lctl;
 mod lfs;
@@ -17,11 +18,15 @@ mod router;
 mod selftest;
 mod servers;
 mod sim;
+mod statistics;
 mod tool;
+mod top;
 mod tunefs;
 mod up;
+mod watching;
 
 use clap::{Parser, Subcommand};
+use statistics::{lljobstat, llobdstat, llstat};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -75,6 +80,15 @@ enum Command {
     /// Count messages and bytes, once or every INTERVAL seconds
     #[command(disable_help_flag = true)]
     Routerstat(PassOn),
+    /// Show what a file system does now, and who is slow and why
+    Top(Box<top::Top>),
+    /// Show the operations that a statistics parameter counts, once or every INTERVAL seconds
+    Llstat(llstat::Llstat),
+    /// Show how much data OSTs read and write, once or every INTERVAL seconds
+    Llobdstat(llobdstat::Llobdstat),
+    /// List the jobs with the most operations, every INTERVAL seconds
+    Lljobstat(lljobstat::Lljobstat),
+    Dashboard(dashboard::Dashboard),
     /// Test the network without a file system, as Lustre's lst does
     #[command(disable_help_flag = true)]
     LnetSelftest(PassOn),
@@ -102,6 +116,9 @@ fn main() -> ExitCode {
         Some("lnetctl") => lnetctl::main(rest()),
         Some("lst") => selftest::main(rest()),
         Some("routerstat") => lnetctl::routerstat(rest()),
+        Some("llstat") => llstat::main(&llstat::Llstat::parse()),
+        Some("llobdstat") => llobdstat::main(&llobdstat::Llobdstat::parse()),
+        Some("lljobstat") => lljobstat::main(&lljobstat::Lljobstat::parse()),
         Some("mkfs.nacre") => mkfs::main(mkfs::Mkfs::parse()),
         Some("tunefs.nacre") => tunefs::main(tunefs::Tunefs::parse()),
         Some("fsck.nacre") => fsck::Fsck::try_parse().map_or_else(|e| fsck::usage_error(&e), fsck::main),
@@ -134,6 +151,11 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Lctl(a) => lctl::main(a.args),
         Command::Lnetctl(a) => lnetctl::main(a.args),
         Command::Routerstat(a) => lnetctl::routerstat(a.args),
+        Command::Llstat(a) => llstat::main(&a),
+        Command::Llobdstat(a) => llobdstat::main(&a),
+        Command::Top(top) => top.run(),
+        Command::Lljobstat(a) => lljobstat::main(&a),
+        Command::Dashboard(a) => dashboard::main(a),
         Command::LnetSelftest(a) => selftest::main(a.args),
         Command::Sim(a) => sim::main(a),
         Command::Bench(a) => bench::main(a),

@@ -3,7 +3,7 @@
 use crate::network::NetworkArgs;
 use crate::output::fail;
 use nacre_base::{Errno, Nid};
-use nacre_client::{Client, MountConfig, MountSource};
+use nacre_client::{Client, JobSettings, MountConfig, MountSource};
 use nacre_fuse::{FuseError, MountOptions, Unmount};
 use nacre_process::memory::is_our_mount;
 use nacre_process::{Listen, MetricsAddress, NodeProcess, daemon, rundir};
@@ -24,9 +24,9 @@ pub(crate) struct Mount {
     #[arg(short = 'f', long)]
     foreground: bool,
     /// Mount options, separated by commas: ro, noatime, sync, remount, noir (no imperative recovery), nochecksum (data is
-    /// not checked on the wire), always_ping (every target, whatever the site has chosen), listen=ADDRESS and
-    /// route=NETWORK:GATEWAY (as --listen and --route, for /etc/fstab), network=NETWORK (of this host's networks only this
-    /// one), ...; unknown ones are refused
+    /// not checked on the wire), always_ping (every target, whatever the site has chosen), jobid_var=VARIABLE and
+    /// jobid_name=TEMPLATE (the parameters of these names), listen=ADDRESS and route=NETWORK:GATEWAY (as --listen and
+    /// --route, for /etc/fstab), network=NETWORK (of this host's networks only this one), ...; unknown ones are refused
     #[arg(short = 'o', value_delimiter = ',')]
     options: Vec<String>,
     #[command(flatten)]
@@ -49,6 +49,10 @@ const CHECKSUMS: &str = "checksum";
 /// The option that has all targets pinged, whatever the site has chosen. Of Lustre's.
 const ALWAYS_PING: &str = "always_ping";
 
+/// The options that set the parameters of these names, which say what the jobs of requests are.
+const JOBID_VAR: &str = "jobid_var=";
+const JOBID_NAME: &str = "jobid_name=";
+
 /// Makes the kernel clear set-id bits as Linux before 5.11 does. Undocumented, for tests.
 const NO_KILL_PRIV: &str = "nokillpriv";
 
@@ -58,8 +62,8 @@ const REMOUNT: &str = "remount";
 /// Shown for an unknown option.
 const KNOWN_OPTIONS: &str = "ro, rw, nosuid, suid, nodev, dev, noexec, exec, noatime, relatime, strictatime, nodiratime, diratime \
      (listing a directory changes its access time in neither case), sync, async, dirsync, remount, noir (no imperative recovery), checksum, \
-     nochecksum, always_ping, listen=ADDRESS, network=NETWORK, route=NETWORK:GATEWAY, and those that only mount(8) heeds, such as \
-     _netdev, noauto, nofail and x-*";
+     nochecksum, always_ping, jobid_var=VARIABLE, jobid_name=TEMPLATE, listen=ADDRESS, network=NETWORK, route=NETWORK:GATEWAY, and \
+     those that only mount(8) heeds, such as _netdev, noauto, nofail and x-*";
 
 /// Options of mount(8) that need nothing from this program, or that every mount has; and those that the kernel shows for
 /// every mount, which mount(8) repeats for a remount.
@@ -179,13 +183,15 @@ fn check(args: &Mount) -> Result<MountSource, String> {
     }
     for option in &args.options {
         let ours = [NO_IMPERATIVE_RECOVERY, NO_KILL_PRIV, NO_CHECKSUMS, CHECKSUMS, ALWAYS_PING, REMOUNT];
-        let is_ours = ours.contains(&option.as_str());
+        let with_value = [JOBID_VAR, JOBID_NAME].iter().any(|o| option.starts_with(o));
+        let is_ours = with_value || ours.contains(&option.as_str());
         let is_accepted = ACCEPTED_OPTIONS.contains(&option.as_str()) || option.starts_with("max_read=");
         let is_flag = MountOptions::default().set_flag(option);
         if !is_ours && !is_accepted && !is_flag && !option.starts_with("x-") {
             return Err(format!("mount option {option:?} is not known; known are {KNOWN_OPTIONS}"));
         }
     }
+    jobs(args)?;
     Ok(source)
 }
 
@@ -222,6 +228,7 @@ async fn serve(args: Mount) -> Result<(), String> {
         mgs: source.mgs,
         imperative_recovery,
         checksums,
+        jobs: jobs(&args)?,
         on_wait: daemon::say,
         ..MountConfig::default()
     };
@@ -248,6 +255,20 @@ async fn serve(args: Mount) -> Result<(), String> {
         () = daemon::stop_signal() => give_up(&client),
     }
     Ok(())
+}
+
+/// The rule for jobs that the options ask for.
+fn jobs(args: &Mount) -> Result<JobSettings, String> {
+    let jobs = JobSettings::default();
+    for option in &args.options {
+        let set = match (option.strip_prefix(JOBID_VAR), option.strip_prefix(JOBID_NAME)) {
+            (Some(var), _) => jobs.set_var(var),
+            (_, Some(name)) => jobs.set_name(name),
+            _ => Ok(()),
+        };
+        set.map_err(|e| format!("mount option {option}: {e}"))?;
+    }
+    Ok(jobs)
 }
 
 /// Has this mount ping every target, although the site may have chosen otherwise. A parameter that the MGS sends later counts.

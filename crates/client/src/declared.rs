@@ -10,6 +10,23 @@ const LOV_AND_LMV: &[&str] = &["lov", "lmv"];
 
 /// All declarations.
 pub const PARAMS: &[Declared] = &[
+    Declared::local(
+        &[],
+        "jobid_var",
+        Kind::Text,
+        "procname_uid",
+        "Source of the job that a program's requests are accounted to: procname_uid (command name and user), nodelocal \
+         (jobid_name), disable (no job), or the name of an environment variable such as SLURM_JOB_ID, whose value is the job; \
+         jobid_name is the job of a program without that variable, and of all programs if it contains %j.",
+    ),
+    Declared::local(
+        &[],
+        "jobid_name",
+        Kind::Text,
+        "%e.%u",
+        "Template of jobs: %e command name, %g group, %h host, %H host without its domain, %j value of the environment \
+         variable, %p thread, %u user. Jobs are cut at 31 characters.",
+    ),
     Declared::text(&["llite", "lov", "lmv"], "uuid", "The mount's identity at the servers."),
     Declared::local(LLITE, "stats", Kind::Statistics, "", "What programs asked of the mount, and how long it took."),
     Declared::local(LLITE, "read_ahead_stats", Kind::Statistics, "", "How reads met what was in memory."),

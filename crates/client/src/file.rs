@@ -367,6 +367,12 @@ impl Client {
         }
     }
 
+    /// Who does something with an open file: the user that opened it, and the job that uses it now, if it is known.
+    fn caller_for(&self, file: &OpenFile) -> Caller {
+        let opener = *file.caller();
+        Caller { jobid: self.job().map_or(opener.jobid, |job| job.0), ..opener }
+    }
+
     /// Reads up to `len` bytes; fewer only at the end of the file. The bytes share the buffers they were received in.
     pub async fn read(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Payload, Errno> {
         let _timed = self.stats.time(Op::Read);
@@ -384,14 +390,16 @@ impl Client {
         let Some(mut layout) = self.layout_to_read(file).await? else { return Ok(Payload::new()) };
         let data = loop {
             let striped = file.striped(layout.clone());
-            let data = match self.lov.read(&file.caller, &striped, file.is_direct(), &file.ahead, offset, len).await {
-                Err(Errno::ENOENT) if self.has_lost(file, &layout).await? => {
-                    let Some(instead) = self.layout_to_read(file).await? else { return Ok(Payload::new()) };
-                    layout = instead;
-                    continue;
-                }
-                read => read?,
-            };
+            let data =
+                match self.lov.read(&self.caller_for(file), &striped, file.is_direct(), &file.ahead, offset, len).await
+                {
+                    Err(Errno::ENOENT) if self.has_lost(file, &layout).await? => {
+                        let Some(instead) = self.layout_to_read(file).await? else { return Ok(Payload::new()) };
+                        layout = instead;
+                        continue;
+                    }
+                    read => read?,
+                };
             // The file may have got objects, and data in them, after this client read the layout and before it had its
             // locks.
             let newest = self.newest_layout(file, &layout).await?;
@@ -524,7 +532,7 @@ impl Client {
     /// The file's size now.
     async fn end_of(&self, file: &OpenFile, layout: &Arc<Layout>) -> Result<u64, Errno> {
         let layout = self.newest_layout(file, layout).await?;
-        self.lov.glimpse_size(&file.caller, &file.striped(layout)).await
+        self.lov.glimpse_size(&self.caller_for(file), &file.striped(layout)).await
     }
 
     async fn write_by(
@@ -541,7 +549,11 @@ impl Client {
                 let newest = self.newest_layout(file, &layout).await?;
                 if Arc::ptr_eq(&newest, &layout) { Ok(()) } else { Err(Errno::ESTALE) }
             };
-            return self.lov.append(&file.caller, &striped, now, data, confirm).await.map(|(_, written)| written);
+            return self
+                .lov
+                .append(&self.caller_for(file), &striped, now, data, confirm)
+                .await
+                .map(|(_, written)| written);
         };
         let room = FILE_SIZE_MAX.saturating_sub(offset).min(data.len() as u64) as usize;
         if room == 0 {
@@ -552,7 +564,7 @@ impl Client {
             (false, true) => Way::Direct,
             (false, false) => Way::Cached(file.writer(&striped.layout)),
         };
-        self.lov.write(&file.caller, &striped, way, now, offset, &data.slice(0, room)).await
+        self.lov.write(&self.caller_for(file), &striped, way, now, offset, &data.slice(0, room)).await
     }
 
     async fn finish_write(&self, file: &OpenFile, written: Written) -> Result<usize, Errno> {
@@ -589,7 +601,7 @@ impl Client {
         };
         let objects = async {
             let Some(layout) = newest? else { return Ok(()) };
-            match self.lov.sync(&file.caller, &layout).await {
+            match self.lov.sync(&self.caller_for(file), &layout).await {
                 Err(Errno::ENOENT) if self.has_lost(file, &layout).await? => Err(Errno::EIO),
                 synced => synced,
             }
@@ -691,8 +703,8 @@ impl Client {
         for _ in 0..LAYOUT_RETRIES {
             let (striped, now) = (file.striped(layout.clone()), self.mount.rt.wall());
             let done = match punch {
-                true => self.lov.punch_hole(&file.caller, &striped, now, &range).await,
-                false => self.lov.fallocate(&file.caller, &striped, now, &range, mode).await,
+                true => self.lov.punch_hole(&self.caller_for(file), &striped, now, &range).await,
+                false => self.lov.fallocate(&self.caller_for(file), &striped, now, &range, mode).await,
             };
             match done {
                 Err(Errno::ESTALE) => layout = self.layout_again(file, &range).await?,

@@ -4,6 +4,7 @@
 use crate::cache::memory::Memory;
 use crate::fids::Fids;
 use crate::flock::LockCalls;
+use crate::jobs::{JobId, JobSettings, Program};
 use crate::lmv::Lmv;
 use crate::lock_params::LockOwner;
 use crate::lov::merge::ObjectAttrs;
@@ -32,7 +33,7 @@ use nacre_wire::mds::{
 };
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -48,8 +49,8 @@ pub struct MountConfig {
     pub client: Option<Uuid>,
     /// Name of this client for people, e.g. host and process.
     pub client_name: String,
-    /// Job that requests are accounted to; `%u` becomes the user id, `%g` the group id. At most 32 bytes count.
-    pub jobid: String,
+    /// Rule for the jobs that requests are accounted to: the same settings for all mounts of a process.
+    pub jobs: JobSettings,
     /// How long to wait for MGS and MDT before [`Client::mount`] fails.
     pub timeout: Duration,
     /// Where the mount's parameters (`llite.*`, `osc.*` and so on) are registered; none if it has no parameters.
@@ -76,7 +77,7 @@ impl Default for MountConfig {
             mgs: Vec::new(),
             client: None,
             client_name: String::new(),
-            jobid: "uid.%u".to_owned(),
+            jobs: JobSettings::default(),
             timeout: Duration::from_secs(60),
             params: None,
             faults: Faults::new(),
@@ -115,13 +116,22 @@ pub enum MountError {
 
 /// A mounted file system. All operations are by FID and may run in parallel.
 ///
+/// The value is a handle with a job, to which the requests of its operations are accounted; see [`Client::for_job`]. A handle
+/// without a job accounts reads and writes to the job that opened the file.
+///
 /// Dropping the future of an operation gives up waiting; a change that was sent may still happen. The futures of
 /// [`Client::open`] and [`Client::create`] should be run to their end, or the file stays open at the MDT until unmount.
 pub struct Client {
+    shared: Arc<Shared>,
+    /// The job; `None` if only the user of an operation is known.
+    job: Option<JobId>,
+}
+
+/// The mount itself, which all its handles share.
+pub struct Shared {
     pub(crate) mount: Arc<Mount>,
     fsname: Box<str>,
-    /// See [`MountConfig::jobid`].
-    jobid: Box<str>,
+    jobs: JobSettings,
     mgc: Arc<Mgc>,
     pub(crate) targets: Arc<Targets>,
     pub(crate) lmv: Lmv,
@@ -216,7 +226,7 @@ impl Client {
 
     fn new(mount: Arc<Mount>, config: &MountConfig, mgc: Arc<Mgc>, targets: Arc<Targets>, root: Fid) -> Arc<Client> {
         let lov = Arc::new(Lov::new(targets.clone()));
-        let client = Client {
+        let shared = Shared {
             lmv: Lmv::new(targets.clone()),
             statahead: OnceLock::new(),
             lov,
@@ -226,11 +236,12 @@ impl Client {
             lock_calls: Arc::default(),
             mount,
             fsname: config.fsname.as_str().into(),
-            jobid: config.jobid.as_str().into(),
+            jobs: config.jobs.clone(),
             mgc,
             targets,
             root,
         };
+        let client = Client { shared: Arc::new(shared), job: None };
         if let Some(params) = &client.mount.params {
             params::add_mount(params, &client);
         }
@@ -259,6 +270,21 @@ impl Client {
     /// Sets the rules that follow from the mount's options, from now on.
     pub fn set_rules(&self, rules: MountRules) {
         self.mount.rules.set(rules);
+    }
+
+    /// A handle on this mount whose operations are accounted to `job`.
+    pub fn for_job(&self, job: JobId) -> Client {
+        Client { shared: self.shared.clone(), job: Some(job) }
+    }
+
+    /// A handle on this mount without a job.
+    pub fn without_job(&self) -> Client {
+        Client { shared: self.shared.clone(), job: None }
+    }
+
+    /// The rule for jobs.
+    pub fn jobs(&self) -> &JobSettings {
+        &self.jobs
     }
 
     /// The root directory.
@@ -301,7 +327,14 @@ impl Client {
     }
 
     pub(crate) fn caller(&self, cred: &Credentials) -> Caller {
-        Caller { uid: cred.uid, gid: cred.gid, jobid: expand_jobid(&self.jobid, cred) }
+        let (uid, gid) = (cred.uid, cred.gid);
+        let job = self.job.unwrap_or_else(|| self.jobs.rule().job_of(&Program { uid, gid, ..Program::default() }));
+        Caller { uid, gid, jobid: job.0 }
+    }
+
+    /// The job of the handle, if it has one.
+    pub(crate) fn job(&self) -> Option<JobId> {
+        self.job
     }
 
     /// The attributes of `name` in a directory.
@@ -678,7 +711,15 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Deref for Client {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Drop for Shared {
     fn drop(&mut self) {
         end(&self.mount);
     }
@@ -757,26 +798,6 @@ fn owned(name: &[u8]) -> Bytes {
     Bytes::copy_from_slice(name)
 }
 
-/// The job that a request is accounted to; a name that is too long is cut.
-fn expand_jobid(template: &str, cred: &Credentials) -> [u8; 32] {
-    let mut out = [0; 32];
-    let mut to = &mut out[..];
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once('%') {
-        let _ = to.write_all(before.as_bytes());
-        let _ = match after.as_bytes().first() {
-            Some(b'u') => write!(to, "{}", cred.uid),
-            Some(b'g') => write!(to, "{}", cred.gid),
-            _ => Ok(()),
-        };
-        let mut chars = after.chars();
-        chars.next();
-        rest = chars.as_str();
-    }
-    let _ = to.write_all(rest.as_bytes());
-    out
-}
-
 /// Blocks are those of the OSTs, inodes those of the MDT; but no more inodes are free than there are free objects for
 /// them.
 fn sum_statfs(mdt: &StatFs, osts: impl Iterator<Item = StatFs>) -> StatFs {
@@ -836,16 +857,5 @@ mod tests {
         assert_eq!((sum.blocks, sum.blocks_available, sum.files_free), (400, 140, 600), "two disks, twice each");
         let sum = sum_statfs(&mdt, std::iter::empty());
         assert_eq!((sum.blocks, sum.files_free), (0, 900));
-    }
-
-    #[test]
-    fn jobs_are_named_and_cut() {
-        let cred = Credentials { uid: 1000, gid: 7, groups: vec![] };
-        let text =
-            |t: &str| String::from_utf8(expand_jobid(t, &cred).to_vec()).unwrap().trim_end_matches('\0').to_owned();
-        assert_eq!(text("uid.%u"), "uid.1000");
-        assert_eq!(text("%g-%x%u%"), "7-1000");
-        assert_eq!(text(&"j".repeat(50)), "j".repeat(32));
-        assert_eq!(text(""), "");
     }
 }

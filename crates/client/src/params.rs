@@ -1,6 +1,7 @@
 //! The parameters of a mount, under Lustre's names. Settings take effect at once.
 
 use crate::Client;
+use crate::jobs::JobSettings;
 use crate::lock_params::{self, number_in};
 use crate::mdc::Mdc;
 use crate::mount::Mount;
@@ -36,6 +37,7 @@ pub(crate) fn add_mount(params: &Params, client: &Client) {
         fields.push("imperative_recovery", state);
         fields
     });
+    add_jobs(params, client.jobs());
     add_memory(params, &llite, &client.mount);
     add_statahead(params, &llite, client);
 
@@ -59,6 +61,15 @@ pub(crate) fn add_mount(params: &Params, client: &Client) {
     add_shown(params, format!("{lmv}.target_obd"), &targets, |t| target_list(t.mdts.values().map(|m| m.connection())));
     params.add(format!("{lmv}.desc_uuid"), fixed(format!("{fsname}-clilmv_UUID")));
     params.add(format!("{lmv}.uuid"), move || uuid.to_string());
+}
+
+/// Parameters of the process: its mounts share the settings, and each mount registers the same parameters again. They stay
+/// when a mount ends.
+fn add_jobs(params: &Params, jobs: &JobSettings) {
+    let (shown, set) = (jobs.clone(), jobs.clone());
+    params.add_rw("jobid_var", move || shown.var(), move |text| set.set_var(text));
+    let (shown, set) = (jobs.clone(), jobs.clone());
+    params.add_rw("jobid_name", move || shown.name(), move |text| set.set_name(text));
 }
 
 /// Bounds of the cache and of read-ahead.

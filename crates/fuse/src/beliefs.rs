@@ -100,7 +100,7 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + S
 }
 
 /// Gives this thread its own, empty table of descriptors.
-fn without_descriptors() -> io::Result<()> {
+pub(crate) fn without_descriptors() -> io::Result<()> {
     let (first, last, flags) = (0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE);
     // SAFETY: the table is unshared first, so that the descriptors of no other thread are closed, and this one has just begun.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }).map(drop)

@@ -10,6 +10,7 @@ mod programs;
 
 use crate::beliefs::Beliefs;
 use crate::handler::{Context, Handler};
+use crate::jobs::Jobs;
 use crate::kernel_cache::KernelCache;
 use crate::mount::{FuseError, MountOptions};
 use crate::nodes::Nodes;
@@ -44,7 +45,8 @@ pub async fn mount_client(
     client.set_invalidate(kernel.clone());
     let (files, directories, created) = (Mutex::default(), Mutex::default(), Mutex::default());
     let beliefs = OnceLock::new();
-    let door = Arc::new(Door { client, rt: rt.clone(), nodes, kernel, beliefs, files, directories, created });
+    let jobs = Jobs::new(rt, client.jobs().clone());
+    let door = Arc::new(Door { client, jobs, rt: rt.clone(), nodes, kernel, beliefs, files, directories, created });
     let (rules, client) = (options.rules(), door.client.clone());
     client.set_rules(rules);
     let mut session = serve(rt.clone(), mountpoint, options, door.clone()).await?;
@@ -55,6 +57,7 @@ pub async fn mount_client(
 
 struct Door {
     client: Arc<Client>,
+    jobs: Jobs,
     rt: Rt,
     nodes: Arc<Nodes>,
     kernel: Arc<KernelCache>,
@@ -78,6 +81,16 @@ const BLOCK_SIZE: u32 = 1 << 20;
 impl Door {
     fn fid(&self, node: u64) -> Result<Fid, Errno> {
         self.nodes.fid(node).ok_or(Errno::ESTALE)
+    }
+
+    /// The client, on behalf of the caller's job.
+    async fn client_for(&self, ctx: &Context) -> Client {
+        self.client.for_job(self.jobs.of(ctx).await)
+    }
+
+    /// The client, on behalf of the job that reads or writes; of the one that opened the file, if the kernel does it on its own.
+    async fn client_for_io(&self, ctx: &Context) -> Client {
+        if ctx.pid == 0 { self.client.without_job() } else { self.client_for(ctx).await }
     }
 
     fn file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
@@ -156,11 +169,12 @@ impl Door {
     /// OST is away, only the former have to be complete.
     async fn attr_for(&self, ctx: &Context, node: u64) -> Result<Reported, Errno> {
         let (cred, fid) = (credentials(ctx), self.fid(node)?);
-        let reported = self.client.getattr_promptly(&cred, fid).await?;
+        let client = self.client_for(ctx).await;
+        let reported = client.getattr_promptly(&cred, fid).await?;
         if reported.is_complete || crate::syscall::needs_no_size(&self.rt, ctx.pid).await {
             return Ok(reported);
         }
-        self.client.getattr(&cred, fid).await.map(complete)
+        client.getattr(&cred, fid).await.map(complete)
     }
 
     fn note_created(&self, ctx: &Context, entry: &Entry, attr: attr::Attr) {
@@ -210,7 +224,7 @@ impl Handler for Door {
             Err(e) => return reply.error(e),
         };
         // The kernel holds the directory's mutex meanwhile.
-        match self.client.lookup_promptly(&credentials(&ctx), parent, &op.name).await {
+        match self.client_for(&ctx).await.lookup_promptly(&credentials(&ctx), parent, &op.name).await {
             Ok(reported) => reply.ok(&self.entry(parent, &op.name, &reported)),
             Err(Errno::ENOENT) => match self.kernel.entry_valid(|| self.client.keeps_name(parent, &op.name, None)) {
                 Duration::ZERO => reply.error(Errno::ENOENT),
@@ -243,7 +257,7 @@ impl Handler for Door {
     }
 
     async fn stat_x(self: Arc<Self>, ctx: Context, op: request::StatX, reply: ReplyStatX) {
-        let attr = async { self.client.getattr(&credentials(&ctx), self.fid(op.node)?).await };
+        let attr = async { self.client_for(&ctx).await.getattr(&credentials(&ctx), self.fid(op.node)?).await };
         match attr.await {
             Ok(attr) => {
                 let (btime, (attr, valid)) = (attr.btime, self.reported(op.node, &complete(attr)));
@@ -282,7 +296,7 @@ impl Handler for Door {
         let attr = async {
             let fid = self.fid(op.node)?;
             let file = op.handle.and_then(|h| self.file(h).ok());
-            self.client.setattr_promptly(&credentials(&ctx), fid, set, file.as_deref()).await
+            self.client_for(&ctx).await.setattr_promptly(&credentials(&ctx), fid, set, file.as_deref()).await
         };
         match attr.await {
             Ok(reported) => {
@@ -294,7 +308,7 @@ impl Handler for Door {
     }
 
     async fn read_link(self: Arc<Self>, ctx: Context, op: request::ReadLink, reply: ReplyLink) {
-        let target = async { self.client.readlink(&credentials(&ctx), self.fid(op.node)?).await };
+        let target = async { self.client_for(&ctx).await.readlink(&credentials(&ctx), self.fid(op.node)?).await };
         match target.await {
             Ok(target) => reply.ok(&target),
             Err(e) => reply.error(e),
@@ -302,7 +316,9 @@ impl Handler for Door {
     }
 
     async fn sym_link(self: Arc<Self>, ctx: Context, op: request::SymLink, reply: ReplyEntry) {
-        let made = async { self.client.symlink(&credentials(&ctx), self.fid(op.parent)?, &op.name, &op.target).await };
+        let made = async {
+            self.client_for(&ctx).await.symlink(&credentials(&ctx), self.fid(op.parent)?, &op.name, &op.target).await
+        };
         let made = made.await.map(complete);
         self.answer_entry(op.parent, &op.name, made, reply);
     }
@@ -310,33 +326,39 @@ impl Handler for Door {
     async fn mk_nod(self: Arc<Self>, ctx: Context, op: request::MkNod, reply: ReplyEntry) {
         let made = async {
             let (cred, parent) = (credentials(&ctx), self.fid(op.parent)?);
-            self.client.mknod(&cred, parent, &op.name, op.mode, op.umask, op.rdev.into()).await
+            self.client_for(&ctx).await.mknod(&cred, parent, &op.name, op.mode, op.umask, op.rdev.into()).await
         };
         let made = made.await.map(complete);
         self.answer_entry(op.parent, &op.name, made, reply);
     }
 
     async fn mk_dir(self: Arc<Self>, ctx: Context, op: request::MkDir, reply: ReplyEntry) {
-        let made =
-            async { self.client.mkdir(&credentials(&ctx), self.fid(op.parent)?, &op.name, op.mode, op.umask).await };
+        let made = async {
+            self.client_for(&ctx)
+                .await
+                .mkdir(&credentials(&ctx), self.fid(op.parent)?, &op.name, op.mode, op.umask)
+                .await
+        };
         let made = made.await.map(complete);
         self.answer_entry(op.parent, &op.name, made, reply);
     }
 
     async fn unlink(self: Arc<Self>, ctx: Context, op: request::Unlink, reply: ReplyEmpty) {
-        let done = async { self.client.unlink(&credentials(&ctx), self.fid(op.parent)?, &op.name).await };
+        let done =
+            async { self.client_for(&ctx).await.unlink(&credentials(&ctx), self.fid(op.parent)?, &op.name).await };
         reply.result(done.await);
     }
 
     async fn rm_dir(self: Arc<Self>, ctx: Context, op: request::RmDir, reply: ReplyEmpty) {
-        let done = async { self.client.rmdir(&credentials(&ctx), self.fid(op.parent)?, &op.name).await };
+        let done =
+            async { self.client_for(&ctx).await.rmdir(&credentials(&ctx), self.fid(op.parent)?, &op.name).await };
         reply.result(done.await);
     }
 
     async fn rename(self: Arc<Self>, ctx: Context, op: request::Rename, reply: ReplyEmpty) {
         let done = async {
             let (from, to) = (self.fid(op.parent)?, self.fid(op.new_parent)?);
-            self.client.rename(&credentials(&ctx), from, &op.name, to, &op.new_name, op.flags).await
+            self.client_for(&ctx).await.rename(&credentials(&ctx), from, &op.name, to, &op.new_name, op.flags).await
         };
         reply.result(done.await);
     }
@@ -344,7 +366,7 @@ impl Handler for Door {
     async fn link(self: Arc<Self>, ctx: Context, op: request::Link, reply: ReplyEntry) {
         let made = async {
             let (fid, parent) = (self.fid(op.node)?, self.fid(op.new_parent)?);
-            self.client.link_promptly(&credentials(&ctx), fid, parent, &op.new_name).await
+            self.client_for(&ctx).await.link_promptly(&credentials(&ctx), fid, parent, &op.new_name).await
         };
         let made = made.await;
         self.answer_entry(op.new_parent, &op.new_name, made, reply);
@@ -354,7 +376,7 @@ impl Handler for Door {
         self.created.lock().remove(&op.node);
         let flags = open_flags(op.flags, op.kill_suidgid);
         let opened = async {
-            let file = self.client.open(&credentials(&ctx), self.fid(op.node)?, flags).await?;
+            let file = self.client_for(&ctx).await.open(&credentials(&ctx), self.fid(op.node)?, flags).await?;
             if flags & FOR_EXEC != 0
                 && let Err(e) = self.check_program(op.node, file.fid()).await
             {
@@ -378,7 +400,7 @@ impl Handler for Door {
         let created = async {
             let (cred, parent) = (credentials(&ctx), self.fid(op.parent)?);
             let flags = open_flags(op.flags, op.kill_suidgid);
-            self.client.create_promptly(&cred, parent, &op.name, flags, op.mode, op.umask).await
+            self.client_for(&ctx).await.create_promptly(&cred, parent, &op.name, flags, op.mode, op.umask).await
         };
         match (created.await, self.fid(op.parent)) {
             (Ok((reported, file)), Ok(parent)) => {
@@ -395,7 +417,8 @@ impl Handler for Door {
     async fn tmp_file(self: Arc<Self>, ctx: Context, op: request::TmpFile, reply: ReplyCreate) {
         let created = async {
             let (cred, parent) = (credentials(&ctx), self.fid(op.parent)?);
-            let (attr, file) = self.client.create_nameless(&cred, parent, op.flags, op.mode, op.umask).await?;
+            let (attr, file) =
+                self.client_for(&ctx).await.create_nameless(&cred, parent, op.flags, op.mode, op.umask).await?;
             Ok((parent, attr, file))
         };
         match created.await {
@@ -409,18 +432,21 @@ impl Handler for Door {
         }
     }
 
-    async fn read(self: Arc<Self>, _: Context, op: request::Read, reply: ReplyData) {
+    async fn read(self: Arc<Self>, ctx: Context, op: request::Read, reply: ReplyData) {
         if op.lock_owner.is_none() {
             self.nodes.set_mapped(op.node);
         }
-        let data = async { self.client.read(&*self.file(op.handle)?, op.offset, op.size as usize).await };
+        let data = async {
+            let file = self.file(op.handle)?;
+            self.client_for_io(&ctx).await.read(&file, op.offset, op.size as usize).await
+        };
         match data.await {
             Ok(data) => reply.ok(data),
             Err(e) => reply.error(e),
         }
     }
 
-    async fn write(self: Arc<Self>, _: Context, op: request::Write, reply: ReplyWrite) {
+    async fn write(self: Arc<Self>, ctx: Context, op: request::Write, reply: ReplyWrite) {
         let written = async {
             let file = self.file(op.handle)?;
             // As on local file systems, a store into a mapping removes no set-id bits. The program that made it is not
@@ -435,7 +461,7 @@ impl Handler for Door {
                 self.nodes.set_mapped(op.node);
                 self.client.write_at(&file, op.offset, data).await
             } else {
-                self.client.write(&file, op.offset, data).await
+                self.client_for_io(&ctx).await.write(&file, op.offset, data).await
             }
         };
         match written.await {
@@ -491,13 +517,14 @@ impl Handler for Door {
         let done = async {
             // Only the kernel knows whether the caller has CAP_SETFCAP, and it has checked that.
             let cred = if is_capability(&op.name) { Credentials::root() } else { credentials(&ctx) };
-            self.client.setxattr(&cred, self.fid(op.node)?, &op.name, &op.value, op.flags).await
+            self.client_for(&ctx).await.setxattr(&cred, self.fid(op.node)?, &op.name, &op.value, op.flags).await
         };
         reply.result(done.await);
     }
 
     async fn get_xattr(self: Arc<Self>, ctx: Context, op: request::GetXattr, reply: ReplyXattr) {
-        let value = async { self.client.getxattr(&credentials(&ctx), self.fid(op.node)?, &op.name).await };
+        let value =
+            async { self.client_for(&ctx).await.getxattr(&credentials(&ctx), self.fid(op.node)?, &op.name).await };
         match value.await {
             Ok(value) => reply.ok(&value),
             Err(e) => reply.error(e),
@@ -505,7 +532,7 @@ impl Handler for Door {
     }
 
     async fn list_xattr(self: Arc<Self>, ctx: Context, op: request::ListXattr, reply: ReplyXattr) {
-        let names = async { self.client.listxattr(&credentials(&ctx), self.fid(op.node)?).await };
+        let names = async { self.client_for(&ctx).await.listxattr(&credentials(&ctx), self.fid(op.node)?).await };
         match names.await {
             Ok(names) => reply.ok(&names),
             Err(e) => reply.error(e),
@@ -515,10 +542,10 @@ impl Handler for Door {
     async fn remove_xattr(self: Arc<Self>, ctx: Context, op: request::RemoveXattr, reply: ReplyEmpty) {
         let done = async {
             let fid = self.fid(op.node)?;
-            match self.client.removexattr(&credentials(&ctx), fid, &op.name).await {
+            match self.client_for(&ctx).await.removexattr(&credentials(&ctx), fid, &op.name).await {
                 // The caller has CAP_SETFCAP, because no write caused this.
                 Err(Errno::EACCES | Errno::EPERM) if is_capability(&op.name) => {
-                    self.client.removexattr(&Credentials::root(), fid, &op.name).await
+                    self.client_for(&ctx).await.removexattr(&Credentials::root(), fid, &op.name).await
                 }
                 done => done,
             }
@@ -528,7 +555,7 @@ impl Handler for Door {
 
     async fn open_dir(self: Arc<Self>, ctx: Context, op: request::Open, reply: ReplyOpen) {
         let flags = op.flags | libc::O_DIRECTORY as u32;
-        let opened = async { self.client.open(&credentials(&ctx), self.fid(op.node)?, flags).await };
+        let opened = async { self.client_for(&ctx).await.open(&credentials(&ctx), self.fid(op.node)?, flags).await };
         match opened.await {
             Ok(file) => reply.ok(self.opened_directory(op.node, file)),
             Err(e) => reply.error(e),
@@ -590,7 +617,7 @@ impl Handler for Door {
     }
 
     async fn access(self: Arc<Self>, ctx: Context, op: request::Access, reply: ReplyEmpty) {
-        let done = async { self.client.access(&credentials(&ctx), self.fid(op.node)?, op.mask).await };
+        let done = async { self.client_for(&ctx).await.access(&credentials(&ctx), self.fid(op.node)?, op.mask).await };
         reply.result(done.await);
     }
 

@@ -17,6 +17,7 @@ mod helper;
 mod inline;
 mod interrupt;
 pub mod ioctl;
+mod jobs;
 mod kernel_cache;
 mod left;
 mod lists;

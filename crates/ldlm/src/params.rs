@@ -23,6 +23,11 @@ pub const PARAMS: &[Declared] = &[
     gauge("resource_count", "Objects and inodes that have locks.").metric("resources"),
     gauge("waiting_count", "Requests that wait for locks in their way.").metric("waiting_requests"),
     count("contention_events", "How often a resource was found contended."),
+    Declared::text(
+        NAMESPACE,
+        "called_back",
+        "Clients that were asked for locks that others wait for, the slowest first.",
+    ),
     count("lock_timeouts", "Locks that were not given back in time, and cost their client its connection."),
     gauge("pool.granted", "Locks that are granted."),
     gauge("pool.server_lock_volume", "The lock volume that the server tells its clients, as Lustre has it."),

@@ -78,6 +78,8 @@ pub struct IncomingPut {
     pub purpose: Purpose,
     /// Its bytes.
     pub payload: Payload,
+    /// Time that it spent inside routers, as they say.
+    pub in_routers: Duration,
     /// Keeps the credit that the sender has used. A handler that cannot take the message yet keeps it as well.
     pub receipt: Receipt,
 }
@@ -442,7 +444,8 @@ impl LnetNode {
         // The handler may attach portals itself, so the table is not kept locked.
         let handler = self.portals.read().iter().find(|(p, _)| *p == portal).map(|(_, h)| h.clone());
         let Some(handler) = handler else { return false };
-        handler.handle_put(IncomingPut { from, portal, match_bits, purpose, payload, receipt });
+        let in_routers = Duration::from_micros(header.spent_us.iter().map(|us| u64::from(*us)).sum());
+        handler.handle_put(IncomingPut { from, portal, match_bits, purpose, payload, in_routers, receipt });
         true
     }
 

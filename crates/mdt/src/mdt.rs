@@ -19,7 +19,7 @@ use crate::squash::Squash;
 use crate::tables;
 use async_trait::async_trait;
 use nacre_base::fault::FaultAction;
-use nacre_base::{Errno, Fid, Timestamp, Uuid};
+use nacre_base::{Errno, Fid, Part, Timestamp, Uuid};
 use nacre_mgc::{Mgc, Settings};
 use nacre_osd::{Full, Osd, Table, Transaction};
 use nacre_ptlrpc::{Export, Identity, Response, Roles, RpcNode, ServedTarget, ServerRequest, Servers, Standing};
@@ -712,9 +712,10 @@ async fn handle_reint(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Res
     mdt.fault(&request, "mdt.reint.before_commit").await?;
     let attempt = || mdt.locks.with_locks(&request, |held| mdt.reint(&request, &reint, held));
     let response = mdt.with_objects(&request, attempt).await?;
-    mdt.reints.of(&reint.record).add_time(mdt.target.rt().now().since(begun));
+    let (operation, tally) = mdt.reints.of(&reint.record);
+    tally.add_time(mdt.target.rt().now().since(begun));
     mdt.fault(&request, "mdt.reint.before_reply").await?;
-    Ok(response)
+    Ok(response.counted_as(operation))
 }
 
 async fn handle_readpage(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
@@ -777,7 +778,7 @@ const INODE_BYTES: u64 = 1024;
 /// ESTALE if the file does not exist: a crash may have taken it, and then nothing of it is durable.
 async fn handle_sync(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
     let r: Sync = request.decode()?;
-    mdt.target.commit().await?;
+    request.spend(Part::Commit, mdt.target.commit()).await?;
     if !r.fid.is_zero() {
         mdt.read(&Credentials::root(), |cx| ops::getattr::getattr(cx, r.fid)).await?;
     }

@@ -35,17 +35,17 @@ impl ReintTallies {
         }
     }
 
-    /// The tally for a change.
-    pub(crate) fn of(&self, record: &ReintRecord) -> &Tally {
+    /// The name and the tally for a change.
+    pub(crate) fn of(&self, record: &ReintRecord) -> (&'static str, &Tally) {
         match record {
-            ReintRecord::Create(r) if r.mode & mode::S_IFMT == mode::S_IFDIR => &self.mkdir,
-            ReintRecord::Create(_) => &self.mknod,
-            ReintRecord::Unlink(r) if r.directory => &self.rmdir,
-            ReintRecord::Unlink(_) => &self.unlink,
-            ReintRecord::Setattr(_) => &self.setattr,
-            ReintRecord::Link(_) => &self.link,
-            ReintRecord::Rename(_) => &self.rename,
-            ReintRecord::Setxattr(_) | ReintRecord::SetLayout(_) => &self.setxattr,
+            ReintRecord::Create(r) if r.mode & mode::S_IFMT == mode::S_IFDIR => ("mkdir", &self.mkdir),
+            ReintRecord::Create(_) => ("mknod", &self.mknod),
+            ReintRecord::Unlink(r) if r.directory => ("rmdir", &self.rmdir),
+            ReintRecord::Unlink(_) => ("unlink", &self.unlink),
+            ReintRecord::Setattr(_) => ("setattr", &self.setattr),
+            ReintRecord::Link(_) => ("link", &self.link),
+            ReintRecord::Rename(_) => ("rename", &self.rename),
+            ReintRecord::Setxattr(_) | ReintRecord::SetLayout(_) => ("setxattr", &self.setxattr),
         }
     }
 }

@@ -209,7 +209,7 @@ async fn answer(Served { node, set_values, metrics, port }: &Served, request: Re
         Request::GetParam { pattern } => node.params().get(&pattern).map_or_else(param_error, Answer::Params),
         Request::GetValues { pattern } => {
             let values = node.params().values(&pattern).into_iter();
-            Answer::Values(values.map(|(name, value)| (name, crate::json::value(&value))).collect())
+            Answer::Values(values.map(|(name, value)| (name, nacre_diagnosis::json::value(&value))).collect())
         }
         Request::SetParam { pattern, value } => match set_values.set(node.params(), &pattern, &value) {
             Ok(names) => Answer::Params(names.into_iter().map(|n| (n, value.clone())).collect()),

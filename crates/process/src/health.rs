@@ -59,8 +59,8 @@ mod tests {
         params.add("mdt.l-MDT0000.health", || "it is full".to_owned());
         let ill = health_check(&params);
         assert_eq!(shown(ill.clone()), "device l-MDT0000 reported unhealthy\nNOT HEALTHY");
-        let healthy = crate::json::value(&health_of(Vec::new()).into_value());
-        let in_json = crate::json::value(&ill.clone().into_value());
+        let healthy = nacre_diagnosis::json::value(&health_of(Vec::new()).into_value());
+        let in_json = nacre_diagnosis::json::value(&ill.clone().into_value());
         assert_eq!(health_of_host([&healthy, &in_json, &healthy]), ill);
         assert_eq!(shown(health_of_host([&healthy, &healthy])), "healthy");
     }

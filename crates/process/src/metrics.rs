@@ -1,9 +1,11 @@
-//! `/metrics`: the metrics of this process for a monitoring system, over HTTP/1.1. On loopback unless the administrator names an
-//! address, because whoever can connect may read.
+//! `/metrics`: the metrics of this process for a monitoring system, over HTTP/1.1; and `/values?PATTERN`: parameters as JSON, for
+//! `nacre top`, if they are among those that it needs. On loopback unless the administrator names an address, because whoever can
+//! connect may read.
 //!
 //! One request for each connection, limited in size and time. Only so many are served together; further connections
 //! wait in the kernel's backlog.
 
+use nacre_diagnosis::json;
 use nacre_base::param::Params;
 use nacre_base::param::openmetrics::Dialect;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -101,6 +103,8 @@ struct Question {
     /// True if the client wants no body.
     head_only: bool,
     path: String,
+    /// What follows a question mark behind the path.
+    query: String,
     dialect: Dialect,
 }
 
@@ -160,21 +164,69 @@ fn parse(bytes: &[u8]) -> Result<Option<Question>, Answer> {
         Some("HEAD") => true,
         _ => return Err(Answer::refusal("405 Method Not Allowed")),
     };
-    let path = request.path.unwrap_or_default().split('?').next().unwrap_or_default().to_owned();
+    let (path, query) =
+        request.path.unwrap_or_default().split_once('?').unwrap_or((request.path.unwrap_or_default(), ""));
+    let (path, query) = (path.to_owned(), query.to_owned());
     let accept = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("accept"));
     let accept: Vec<_> = accept.map(|header| String::from_utf8_lossy(header.value)).collect();
-    Ok(Some(Question { head_only, path, dialect: Dialect::accepted(&accept.join(",")) }))
+    Ok(Some(Question { head_only, path, query, dialect: Dialect::accepted(&accept.join(",")) }))
 }
 
-async fn answer(params: &Params, Question { head_only, path, dialect }: Question) -> Answer {
-    if path != "/metrics" {
-        return Answer { head_only, ..Answer::refusal("404 Not Found") };
-    }
-    // A mount of a thousand OSTs takes a while to read, and must not hold up what else this thread runs.
+async fn answer(params: &Params, Question { head_only, path, query, dialect }: Question) -> Answer {
     let params = params.clone();
-    match tokio::task::spawn_blocking(move || params.metrics(dialect)).await {
-        Ok(body) => Answer { status: "200 OK", content_type: dialect.content_type(), body, head_only },
+    // A mount of a thousand OSTs takes a while to read, and must not hold up what else this thread runs.
+    let read = match path.as_str() {
+        "/metrics" => tokio::task::spawn_blocking(move || (dialect.content_type(), params.metrics(dialect))),
+        "/values" if is_for_everybody(&query) => {
+            tokio::task::spawn_blocking(move || ("application/json", values(&params, &query)))
+        }
+        _ => return Answer { head_only, ..Answer::refusal("404 Not Found") },
+    };
+    match read.await {
+        Ok((content_type, body)) => Answer { status: "200 OK", content_type, body, head_only },
         Err(_) => Answer { head_only, ..Answer::refusal("500 Internal Server Error") },
+    }
+}
+
+/// Returns whether a pattern is one of those that `nacre top` reads: other parameters, such as those with secrets, are not shown here.
+fn is_for_everybody(pattern: &str) -> bool {
+    let is_history = || {
+        let target = pattern.strip_prefix("obdfilter.").or(pattern.strip_prefix("mdt."));
+        target.and_then(|rest| rest.strip_suffix(".history")).is_some_and(|target| !target.contains('.'))
+    };
+    nacre_diagnosis::PATTERNS.contains(&pattern) || is_history()
+}
+
+/// The parameters that match, as a JSON object.
+fn values(params: &Params, pattern: &str) -> String {
+    let all: serde_json::Map<String, serde_json::Value> =
+        params.values(pattern).into_iter().map(|(name, value)| (name, json::value(&value))).collect();
+    serde_json::Value::Object(all).to_string()
+}
+
+/// Longest answer that [`fetch`] takes.
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
+
+/// Fetches what another process serves here. Waits at most as long as this process would for a client.
+pub fn fetch(address: &str, path: &str) -> Result<Vec<u8>, String> {
+    use std::io::{Read, Write};
+    use std::net::ToSocketAddrs;
+    let text = |e: std::io::Error| e.to_string();
+    let found = address.to_socket_addrs().map_err(text)?.next().ok_or("it has no address")?;
+    let mut stream = std::net::TcpStream::connect_timeout(&found, CLIENT_TIMEOUT).map_err(text)?;
+    stream
+        .set_read_timeout(Some(CLIENT_TIMEOUT))
+        .and_then(|()| stream.set_write_timeout(Some(CLIENT_TIMEOUT)))
+        .map_err(text)?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").map_err(text)?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(text)?;
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut headers);
+    match response.parse(&answer).map_err(|e| e.to_string())? {
+        httparse::Status::Complete(head) if response.code == Some(200) => Ok(answer.split_off(head)),
+        httparse::Status::Complete(_) => Err(format!("it answers {}", response.code.unwrap_or_default())),
+        httparse::Status::Partial => Err("its answer broke off".to_owned()),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::error::RpcError;
 use crate::stats::{OpStats, OpSums};
 use nacre_base::param::Params;
 use nacre_base::tally::Sums;
+use nacre_base::{PartSums, Parts};
 use nacre_wire::Opcode;
 use nacre_wire::connect::ConnectData;
 use parking_lot::Mutex;
@@ -46,6 +47,8 @@ pub(crate) struct Attached {
     pub(crate) listed: OnceLock<Params>,
     /// Response times by opcode, counted as replies are handled; those of connects and pings are in the import's state.
     stats: OpStats,
+    /// Where the time of the same requests went.
+    parts: OnceLock<Box<Mutex<PartSums>>>,
     /// See [`Attachments::nudge`].
     nudge: OnceLock<Box<Notify>>,
 }
@@ -85,8 +88,15 @@ impl Attachments {
     }
 
     /// Counts a request.
-    pub(crate) fn count(&self, opcode: Opcode, took: Duration) {
-        self.all().stats.add(opcode, took);
+    pub(crate) fn count(&self, opcode: Opcode, took: Duration, parts: Option<&Parts>) {
+        let attached = self.all();
+        attached.stats.add(opcode, took);
+        parts.into_iter().for_each(|parts| attached.parts.get_or_init(Box::default).lock().add(parts));
+    }
+
+    /// Where the time of the requests went that were counted.
+    pub(crate) fn parts(&self) -> PartSums {
+        self.0.get().and_then(|attached| attached.parts.get()).map(|parts| *parts.lock()).unwrap_or_default()
     }
 
     /// Response times of requests with this opcode.

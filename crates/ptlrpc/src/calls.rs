@@ -6,16 +6,17 @@
 use crate::error::RpcError;
 use crate::flights::AllFlights;
 use crate::import_state::Connection;
-use crate::message::Incoming;
+use crate::message::{Incoming, micros};
 use crate::modify_slots::ModifySlots;
 use crate::replay::Replayable;
 use crate::window::{Credits, Window};
 use nacre_base::steps::Steps;
-use nacre_base::{SortedMap, Tag, Time};
+use nacre_base::{Part, SortedMap, Tag, Time};
 use nacre_wire::{Lane, Opcode};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 /// Properties of a call that decide what it waits for.
 #[derive(Debug, Clone)]
@@ -72,9 +73,15 @@ struct Call {
     /// Bytes of bulk that the call has taken from the window; `None` until it has room there.
     room: Option<u64>,
     phase: Phase,
+    /// When the call was made.
+    started: Time,
     /// Result for the call's future; set from [`Phase::Done`] on, until [`Phase::Taken`].
     result: Option<Box<Result<Incoming, RpcError>>>,
     waker: Option<Waker>,
+    /// True if the call had to wait for room in the window.
+    waited_for_window: bool,
+    /// How long the call waited before it was sent first, in microseconds.
+    waited_us: u32,
     /// Number of the connection on which the request was last sent; 0 before it was sent.
     sent_on: u32,
     sends: u32,
@@ -160,6 +167,10 @@ pub(crate) struct Answered {
     pub(crate) replay: Option<Arc<Replayable>>,
     /// True if the window applies to the call, and so what the reply grants.
     pub(crate) in_window: bool,
+    /// See [`Calls::waited`].
+    pub(crate) waited: (Part, Duration),
+    /// When the call was made.
+    pub(crate) started: Time,
 }
 
 impl Answered {
@@ -194,6 +205,12 @@ impl Calls {
         }
     }
 
+    /// As [`Calls::start`], at the beginning of time.
+    #[cfg(test)]
+    pub(crate) fn begin(&mut self, xid: u64, spec: Spec) {
+        self.start(xid, spec, Time::ZERO);
+    }
+
     #[cfg(test)]
     fn limited(window: u32) -> Calls {
         let mut calls = Calls::new();
@@ -202,7 +219,7 @@ impl Calls {
     }
 
     /// Registers a new call. `xid` must be higher than all before.
-    pub(crate) fn start(&mut self, xid: u64, spec: Spec) {
+    pub(crate) fn start(&mut self, xid: u64, spec: Spec, now: Time) {
         assert!(self.last_started < xid, "a call has xid {xid} after one with {}", self.last_started);
         self.last_started = xid;
         assert!(self.by_lane[spec.lane as usize].insert(xid, ()).is_none(), "xid {xid} was given twice");
@@ -211,8 +228,11 @@ impl Calls {
             tag: Tag(0),
             room: None,
             phase: Phase::Queued,
+            started: now,
             result: None,
             waker: None,
+            waited_for_window: false,
+            waited_us: 0,
             sent_on: 0,
             sends: 0,
             sent_at: Time::ZERO,
@@ -276,10 +296,18 @@ impl Calls {
         call.sends += 1;
         if call.sends == 1 {
             self.flights.handle_sent(&call.spec);
+            call.waited_us = micros(now.since(call.started));
         }
         call.sent_at = now;
         call.deadline = deadline;
         (call.tag, call.sends > 1)
+    }
+
+    /// How long a call that is sent waited before it was sent first, and for what: all of the wait counts as one for the last
+    /// thing that it waited for.
+    pub(crate) fn waited(&self, xid: u64) -> (Part, Duration) {
+        let call = self.calls.get(&xid).expect("who sends a call holds it");
+        call.waited()
     }
 
     fn call(&mut self, xid: u64) -> &mut Call {
@@ -528,7 +556,10 @@ impl Calls {
         match call.spec.window {
             None => call.admit(None),
             Some(bytes) if self.for_window.is_empty() && self.window.take(bytes) => call.admit(Some(bytes)),
-            Some(_) => self.for_window.push_back(xid),
+            Some(_) => {
+                call.waited_for_window = true;
+                self.for_window.push_back(xid);
+            }
         }
     }
 }
@@ -536,6 +567,11 @@ impl Calls {
 impl Call {
     fn step(&mut self, event: Event) {
         self.phase = STEPS.next(self.phase, event);
+    }
+
+    fn waited(&self) -> (Part, Duration) {
+        let part = if self.waited_for_window { Part::Window } else { Part::Client };
+        (part, Duration::from_micros(self.waited_us.into()))
     }
 
     fn is_over(&self) -> bool {
@@ -580,6 +616,8 @@ impl Call {
             tag: self.tag,
             replay: self.spec.replay.clone(),
             in_window: self.spec.window.is_some(),
+            waited: self.waited(),
+            started: self.started,
         }
     }
 }
@@ -622,7 +660,7 @@ mod tests {
     #[test]
     fn a_call_waits_for_the_connection_and_is_sent_again_over_the_next() {
         let mut c = Calls::limited(8);
-        c.start(5, Spec::plain());
+        c.begin(5, Spec::plain());
         assert_eq!(poll(&mut c, 5, None), "wait");
         let woken = Arc::new(Count(AtomicUsize::new(0)));
         assert!(matches!(c.poll(5, None, None, &woken.clone().into()), Step::Wait));
@@ -645,7 +683,7 @@ mod tests {
     #[test]
     fn a_reply_that_overtakes_the_reconnect_counts() {
         let mut c = Calls::limited(8);
-        c.start(5, Spec::plain());
+        c.begin(5, Spec::plain());
         poll(&mut c, 5, connection(1));
         c.handle_connected(2);
         assert!(c.handle_reply(reply(5), None).is_some());
@@ -657,7 +695,7 @@ mod tests {
     #[test]
     fn a_reply_of_an_export_of_before_is_ignored() {
         let mut c = Calls::limited(8);
-        c.start(5, Spec::plain());
+        c.begin(5, Spec::plain());
         poll(&mut c, 5, connection(1));
         let of_export = |export| {
             let mut reply = reply(5);
@@ -667,7 +705,7 @@ mod tests {
         assert!(c.handle_reply(of_export(7), Some(8)).is_none());
         assert_eq!(poll(&mut c, 5, connection(1)), "wait");
         assert!(c.handle_reply(of_export(8), Some(8)).is_some());
-        c.start(6, Spec { control: true, ..Spec::plain() });
+        c.begin(6, Spec { control: true, ..Spec::plain() });
         poll(&mut c, 6, connection(1));
         let mut connect = reply(6);
         connect.header.export = 9;
@@ -677,7 +715,7 @@ mod tests {
     #[test]
     fn replies_to_what_was_not_sent_or_was_another_question_are_ignored() {
         let mut c = Calls::limited(8);
-        c.start(5, Spec::plain());
+        c.begin(5, Spec::plain());
         assert!(c.handle_reply(reply(5), None).is_none());
         poll(&mut c, 5, connection(1));
         let mut other = reply(5);
@@ -690,14 +728,14 @@ mod tests {
     fn slots_and_window_go_to_those_who_wait_in_order() {
         let mut c = Calls::limited(1);
         let modify = Spec { modify: true, ..Spec::plain() };
-        (1..=3).for_each(|xid| c.start(xid, modify.clone()));
+        (1..=3).for_each(|xid| c.begin(xid, modify.clone()));
         assert_eq!([1, 2, 3].map(|x| poll(&mut c, x, connection(1))), ["send tag 1", "wait", "wait"]);
         c.finish(2);
         c.finish(1);
         assert_eq!(poll(&mut c, 3, connection(1)), "send tag 1");
         c.set_slots(2);
-        c.start(4, Spec { window: Some(10), ..modify.clone() });
-        c.start(5, Spec { window: Some(10), ..Spec::plain() });
+        c.begin(4, Spec { window: Some(10), ..modify.clone() });
+        c.begin(5, Spec { window: Some(10), ..Spec::plain() });
         assert_eq!([4, 5].map(|x| poll(&mut c, x, connection(1))), ["send tag 2", "wait"]);
         assert_eq!(c.wanted(10), Credits { rpcs: 2, bytes: 20 });
         c.set_window(2);
@@ -707,8 +745,8 @@ mod tests {
     #[test]
     fn what_the_server_may_forget_is_below_the_oldest_call_of_the_lane() {
         let mut c = Calls::limited(8);
-        c.start(9, Spec { lane: Lane::Request, ..Spec::plain() });
-        (10..15).for_each(|xid| c.start(xid, Spec { lane: Lane::Io, ..Spec::plain() }));
+        c.begin(9, Spec { lane: Lane::Request, ..Spec::plain() });
+        (10..15).for_each(|xid| c.begin(xid, Spec { lane: Lane::Io, ..Spec::plain() }));
         let io = |c: &Calls| c.last_xid(Lane::Io);
         assert_eq!(io(&c), 9);
         c.finish(11);
@@ -721,8 +759,8 @@ mod tests {
     fn time_ends_calls_and_connections() {
         let mut c = Calls::limited(8);
         let t = Time::from_secs;
-        c.start(1, Spec { give_up: t(5), ..Spec::plain() });
-        c.start(2, Spec::plain());
+        c.begin(1, Spec { give_up: t(5), ..Spec::plain() });
+        c.begin(2, Spec::plain());
         (1..=2).for_each(|x| drop(poll(&mut c, x, connection(1))));
         let expired = |next, unanswered| Expired { next: t(next), lost: None, unanswered };
         assert_eq!(c.handle_time(t(4), Some(1)), expired(5, false));
@@ -737,10 +775,10 @@ mod tests {
     #[test]
     fn failures_strike_whom_they_concern() {
         let mut c = Calls::limited(8);
-        c.start(1, Spec::plain());
-        c.start(2, Spec { no_delay: true, ..Spec::plain() });
-        c.start(3, Spec::plain());
-        c.start(4, Spec { control: true, ..Spec::plain() });
+        c.begin(1, Spec::plain());
+        c.begin(2, Spec { no_delay: true, ..Spec::plain() });
+        c.begin(3, Spec::plain());
+        c.begin(4, Spec { control: true, ..Spec::plain() });
         (1..=2).for_each(|x| drop(poll(&mut c, x, connection(1))));
         c.fail_no_delay();
         c.fail_sent(RpcError::Evicted);
@@ -760,7 +798,7 @@ mod tests {
     #[test]
     fn a_call_that_failed_while_it_waited_for_its_bulk_stays_failed() {
         let mut c = Calls::limited(8);
-        c.start(5, Spec::plain());
+        c.begin(5, Spec::plain());
         poll(&mut c, 5, connection(1));
         c.handle_reply(reply(5), None);
         assert_eq!(poll(&mut c, 5, connection(1)), "reply 5");
@@ -772,7 +810,7 @@ mod tests {
     #[test]
     fn a_call_that_failed_before_it_went_out_does_not_go() {
         let mut c = Calls::limited(8);
-        c.start(5, Spec::plain());
+        c.begin(5, Spec::plain());
         assert!(matches!(c.poll(5, connection(1), None, Waker::noop()), Step::Send) && c.is_ready(5));
         c.fail_all(RpcError::Closed);
         assert!(!c.is_ready(5));
@@ -783,7 +821,7 @@ mod tests {
     #[should_panic(expected = "Sent in state Done")]
     fn sending_a_call_that_has_failed_is_a_defect() {
         let mut c = Calls::limited(8);
-        c.start(5, Spec::plain());
+        c.begin(5, Spec::plain());
         c.fail_all(RpcError::Closed);
         c.handle_sent(5, 1, Time::ZERO, Time::ZERO);
     }
@@ -792,7 +830,7 @@ mod tests {
     #[should_panic(expected = "slots that are taken")]
     fn a_slot_that_no_call_has_is_found() {
         let mut c = Calls::limited(8);
-        c.start(5, Spec { modify: true, ..Spec::plain() });
+        c.begin(5, Spec { modify: true, ..Spec::plain() });
         c.check();
         c.call(5).tag = Tag(0);
         c.check();
@@ -802,7 +840,7 @@ mod tests {
     #[should_panic(expected = "of the window")]
     fn room_that_no_call_has_is_found() {
         let mut c = Calls::limited(8);
-        c.start(5, Spec { window: Some(7), ..Spec::plain() });
+        c.begin(5, Spec { window: Some(7), ..Spec::plain() });
         c.check();
         c.call(5).room = Some(6);
         c.check();
@@ -821,7 +859,7 @@ mod tests {
                 match prng.below(10) {
                     0..=2 if next < 200 => {
                         let (modify, window) = (prng.one_in(2), prng.one_in(2).then_some(1));
-                        c.start(next, Spec { modify, window, ..Spec::plain() });
+                        c.begin(next, Spec { modify, window, ..Spec::plain() });
                         alive.push(next);
                         next += 1;
                     }

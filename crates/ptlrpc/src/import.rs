@@ -1,6 +1,7 @@
 //! The client's side of a connection: one import per target. The engines `import_state`, `calls` and `adaptive_timeout`
 //! hold the state of an import; this file connects them to the network. Connecting is in `connect`.
 
+use crate::accounting::{parts_of_call, parts_of_reply};
 use crate::adaptive_timeout::{Estimator, LaneEstimators, request_timeout};
 use crate::attached::{Attachments, Moment};
 use crate::call::{BULK_MAX, Bulk, CallOptions, INLINE_MAX, Reply};
@@ -12,7 +13,7 @@ use crate::import_calls::ImportCalls;
 use crate::import_config::{ImportClient, ImportTarget};
 use crate::import_state::{Connection, ImportMachine};
 use crate::liveness::{self, Pings};
-use crate::message::{GOODBYE_XID, Incoming, LockPool, encode, millis, request_portal};
+use crate::message::{GOODBYE_XID, Incoming, LockPool, encode, micros, millis, request_portal};
 use crate::node::NodeShared;
 use crate::node_core::NodeCore;
 use crate::nrs::is_high_priority;
@@ -23,7 +24,7 @@ use crate::stats::OpSums;
 use crate::window::Credits;
 use bytes::Bytes;
 use nacre_base::tally::Sums;
-use nacre_base::{Errno, Network, Nid, Payload, TargetKind, Time};
+use nacre_base::{Errno, Network, Nid, Part, PartSums, Payload, TargetKind, Time};
 use nacre_lnet::{Loss, MAX_PAYLOAD, MdGuard, Purpose, SinkGuard};
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::header::{HEADER_BYTES, flags};
@@ -229,6 +230,11 @@ impl Import {
     /// less memory so: the future of `call` contains the body and the options to the end.
     pub fn start(&self, opcode: Opcode, body: &impl Field, options: CallOptions) -> Result<Started, RpcError> {
         Ongoing::start(&self.0, opcode, nacre_wire::encode(body), options).map(Started)
+    }
+
+    /// Where the time of the calls went, but connects and pings.
+    pub fn time_parts(&self) -> PartSums {
+        self.0.attached.parts()
     }
 
     /// Sets the NIDs where the target may be served.
@@ -478,6 +484,7 @@ impl ImportShared {
             (header.last_committed, Credits { rpcs: header.credits_granted, bytes: header.bytes_granted });
         let pool = LockPool { volume: header.server_lock_volume, limit: header.lock_limit };
         let (transno, pre_versions, body) = (header.transno, header.pre_versions, message.body.clone());
+        let times = parts_of_reply(header);
         let of_ping = s.pings.handle_reply(header, export);
         let of_call = |calls: &mut ImportCalls| calls.in_use()?.handle_reply(message, export);
         let Some(answered) = of_ping.or_else(|| of_call(&mut s.calls)) else { return };
@@ -489,7 +496,10 @@ impl ImportShared {
             s.network.handle_sample(now, round_trip.saturating_sub(spent));
         }
         if !s.quiet.count(answered.opcode, round_trip) {
-            self.attached.count(answered.opcode, round_trip);
+            // What is asked of an MGS waits for news, and a mount's first question for the root is for no program either.
+            let is_for_programs = self.target.kind != TargetKind::Mgt && answered.opcode != Opcode::MdsGetRoot;
+            let parts = is_for_programs.then(|| parts_of_call(times, answered.waited, now.since(answered.started)));
+            self.attached.count(answered.opcode, round_trip, parts.as_ref());
         }
         s.note_reply(now);
         // A connect reply may come from a restarted server, whose transnos say nothing about the changes made before.
@@ -916,7 +926,7 @@ impl Ongoing {
         }
         // Under the lock, so that the import's xids increase in the order of registration.
         let xid = import.node.next_xid();
-        s.calls.start(xid, spec.clone());
+        s.calls.start(xid, spec.clone(), import.node.rt.now());
         drop(s);
         let (import, fixed, inline) = (import.clone(), Fixed::default(), Payload::new());
         Ok(Ongoing(Some(Request { import, xid, spec, body, inline, fixed, source: None, sink: None })))
@@ -1059,6 +1069,8 @@ impl Request {
         header.opcode = self.spec.opcode as u32;
         header.tag = tag.0;
         header.last_xid = s.calls.last_xid(self.spec.lane);
+        let (part, waited) = s.calls.waited(self.xid);
+        *(if part == Part::Window { &mut header.window_wait_us } else { &mut header.client_wait_us }) = micros(waited);
         if again {
             header.flags |= flags::RESENT;
         }

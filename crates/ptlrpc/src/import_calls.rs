@@ -84,21 +84,21 @@ mod tests {
         let mut calls = ImportCalls::new();
         assert!(calls.is_empty() && calls.in_use().is_none());
         calls.set_slots(2);
-        calls.start(1, Spec::plain());
+        calls.begin(1, Spec::plain());
         calls.handle_time(Time::ZERO, None);
         assert_eq!((calls.is_empty(), calls.in_use().is_some()), (false, true));
         calls.finish(1);
         calls.handle_time(Time::ZERO, None);
         assert!(calls.in_use().is_none());
         let modify = Spec { modify: true, ..Spec::plain() };
-        (2..=4).for_each(|xid| calls.start(xid, modify.clone()));
+        (2..=4).for_each(|xid| calls.begin(xid, modify.clone()));
         assert_eq!([2, 3, 4].map(|xid| calls.is_ready(xid)), [true, true, false]);
     }
 
     #[test]
     fn a_grant_of_the_server_is_not_forgotten() {
         let mut calls = ImportCalls::new();
-        calls.start(1, Spec::plain());
+        calls.begin(1, Spec::plain());
         calls.handle_grant(Credits { rpcs: 3, bytes: 0 });
         calls.finish(1);
         calls.handle_time(Time::ZERO, None);

@@ -7,7 +7,7 @@ use crate::message::request_portal;
 use crate::window::MAX_RPCS_IN_FLIGHT;
 use nacre_base::param::Params;
 use nacre_base::param::value::{Drawn, Field, Fields, Operations, Value};
-use nacre_base::{TargetKind, Time};
+use nacre_base::{Part, TargetKind, Time};
 use nacre_wire::Lane;
 use nacre_wire::connect::connect_flags;
 use std::fmt;
@@ -35,6 +35,10 @@ fn register(import: &Arc<ImportShared>, params: &Params) {
     params.add(format!("{prefix}timeouts"), move || weak.upgrade().map(|i| timeouts(&i)));
     let weak = Arc::downgrade(import);
     params.add(format!("{prefix}stats"), move || weak.upgrade().map(|i| operations(&i)));
+    if import.target.kind != TargetKind::Mgt {
+        let weak = Arc::downgrade(import);
+        params.add(format!("{prefix}time_parts"), move || weak.upgrade().map(|i| time_parts(&i)));
+    }
     if import.target.kind == TargetKind::Mdt {
         let weak = Arc::downgrade(import);
         let max_modify_rpcs = move || weak.upgrade().map(|i| i.connect_data(&i.state.lock()).max_modify_rpcs.max(1));
@@ -55,6 +59,15 @@ fn register(import: &Arc<ImportShared>, params: &Params) {
             Ok(())
         },
     );
+}
+
+/// Where the time of the calls went, in microseconds.
+fn time_parts(import: &ImportShared) -> Fields {
+    let parts = import.attached.parts();
+    let mut fields = Fields::default();
+    fields.push("requests", parts.requests);
+    Part::ALL.iter().for_each(|part| fields.push(part.name(), parts.micros(*part)));
+    fields
 }
 
 /// The limit that an administrator has set. Without one, it is the number that the client uses while the server grants no window.

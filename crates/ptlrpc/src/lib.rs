@@ -27,6 +27,7 @@
 //! request is served in the reader of its connection, and the reply wakes the caller. A write or read of 1 MiB takes 4 us
 //! of CPU over `lo`, where nothing is copied, and 290 us over TCP loopback, both sides together (0.28 CPU-s/GB).
 
+mod accounting;
 pub mod adaptive_timeout;
 mod asked_routers;
 mod attached;
@@ -96,5 +97,5 @@ pub use params::PARAMS;
 pub use renewals::{Batch, ByRouter, Gathered, ROUTER_RENEWAL};
 pub use replay::{CommitCallback, Fate};
 pub use request::{Delivery, ServerRequest, Waiting};
-pub use target::{Response, TargetHandler};
+pub use target::{Accounted, Response, TargetHandler};
 pub use window::{Credits, MAX_RPCS_IN_FLIGHT};

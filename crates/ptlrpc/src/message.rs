@@ -81,6 +81,11 @@ pub(crate) fn millis(d: Duration) -> u32 {
     u32::try_from(d.as_millis()).unwrap_or(u32::MAX)
 }
 
+/// As many microseconds as a header has room for: 71 minutes at most.
+pub(crate) fn micros(d: Duration) -> u32 {
+    u32::try_from(d.as_micros()).unwrap_or(u32::MAX)
+}
+
 /// The opcode with this number.
 pub(crate) fn opcode(number: u32) -> Option<Opcode> {
     let at = Opcode::ALL.binary_search_by_key(&number, |o| *o as u32).ok()?;

@@ -12,7 +12,7 @@ use crate::import::{Import, ImportShared};
 use crate::import_config::{ImportClient, ImportConfig, ImportTarget};
 use crate::lane::{LaneCounts, LaneOwner};
 use crate::leases::{self, AskLeases, Heartbeat, Leases, LeasesFollowed, NEWS_WAIT};
-use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, purpose, request_portal};
+use crate::message::{PROBE_MATCH_BITS, REPLY_PORTAL, decode, micros, purpose, request_portal};
 use crate::node_core::NodeCore;
 use crate::nrs::Schedule;
 use crate::request::Work;
@@ -352,7 +352,9 @@ impl NodeShared {
         }
         let import = self.imports.read().get(&put.match_bits).and_then(Weak::upgrade);
         match decode(&put.payload) {
-            Ok(m) if m.kind != RpcKind::Request => {
+            Ok(mut m) if m.kind != RpcKind::Request => {
+                let in_routers = micros(put.in_routers);
+                m.header.router_time_us = m.header.router_time_us.saturating_add(in_routers);
                 if put.match_bits == PROBE_MATCH_BITS {
                     self.handle_probe_reply(put.from, &m.header);
                 }

@@ -92,6 +92,7 @@ pub const PARAMS: &[Declared] = &[
         "The connection to a target: where it is, what was negotiated, what is under way.",
     ),
     Declared::text(IMPORTS, "state", "The state of the connection, and the states before."),
+    Declared::shown(&["osc", "mdc"], "time_parts", Kind::Statistics, "Where the time of requests went, in microseconds."),
     Declared::text(IMPORTS, "timeouts", "What requests are expected to take, by service, from what they took."),
     Declared::shown(IMPORTS, "stats", Kind::Statistics, "How long requests took, by opcode, as the client saw it."),
     Declared::shown(

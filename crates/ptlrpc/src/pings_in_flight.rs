@@ -3,7 +3,7 @@
 
 use crate::calls::Answered;
 use crate::import_state::Connection;
-use nacre_base::{Tag, Time};
+use nacre_base::{Part, Tag, Time};
 use nacre_wire::{Lane, Opcode, RpcHeader};
 use std::time::Duration;
 
@@ -93,6 +93,8 @@ impl PingsInFlight {
             tag: Tag(0),
             replay: None,
             in_window: false,
+            waited: (Part::Client, Duration::ZERO),
+            started: sent.sent_at,
         })
     }
 

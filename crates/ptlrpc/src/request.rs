@@ -1,6 +1,7 @@
 //! A request at the server, from its arrival to its reply: the handler's view of it, its place in its lane, and the
 //! state of its data transfer. The transfer itself is in `transfer`.
 
+use crate::accounting::Waits;
 use crate::call::{BULK_MAX, INLINE_MAX};
 use crate::congestion::Answered;
 use crate::export::Export;
@@ -12,7 +13,7 @@ use crate::nrs::{Classified, Place};
 use crate::request_buffers::BufferInUse;
 use crate::window::Credits;
 use bytes::Bytes;
-use nacre_base::{Errno, Nid, Payload, Tag, Time, Xid};
+use nacre_base::{Errno, Nid, Part, Payload, Tag, Time, Xid};
 use nacre_wire::header::{Versions, flags};
 use nacre_wire::{Field, Opcode, RpcHeader, RpcKind};
 use std::sync::Arc;
@@ -108,6 +109,16 @@ impl ServerRequest {
         }
     }
 
+    /// Awaits something on behalf of the request, and accounts for the time. Waits that are accounted for must not contain each
+    /// other.
+    pub async fn spend<T>(&self, part: Part, wait: impl Future<Output = T>) -> T {
+        let rt = &self.arrival.node.rt;
+        let begun = rt.now();
+        let output = wait.await;
+        self.arrival.waits.add(part, rt.now().since(begun));
+        output
+    }
+
     /// Resolves when the export is closed, so that nobody waits for the reply. A handler that waits for other clients
     /// (for a lock, for news) must wait for this too. The call also gives the request's slot in the lane to others, so
     /// that requests of those clients can be served, and keeps the waiting time out of the estimates.
@@ -165,6 +176,7 @@ pub(crate) struct Arrival {
     /// Counts the request in its target's congestion control, if it was sent within its client's window. Boxed, because those that wait for
     /// long are others.
     pub(crate) counted: Option<Box<Counted>>,
+    pub(crate) waits: Waits,
     pub(crate) transfer: Transfer,
 }
 
@@ -248,6 +260,8 @@ pub(crate) struct Transfer {
     pub(crate) broken: AtomicBool,
     /// Bytes pushed to the client.
     pub(crate) pushed: AtomicU32,
+    /// Bytes fetched from the client, those that came inline among them.
+    pub(crate) pulled: AtomicU32,
 }
 
 /// A request on its way to the handler.
@@ -276,7 +290,7 @@ impl Classified for Work {
 
 impl Transfer {
     pub(crate) fn new(inline: Payload) -> Transfer {
-        Transfer { inline, broken: AtomicBool::new(false), pushed: AtomicU32::new(0) }
+        Transfer { inline, broken: AtomicBool::new(false), pushed: AtomicU32::new(0), pulled: AtomicU32::new(0) }
     }
 
     pub(crate) fn is_broken(&self) -> bool {
@@ -285,5 +299,10 @@ impl Transfer {
 
     pub(crate) fn pushed(&self) -> u32 {
         self.pushed.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were moved in either direction.
+    pub(crate) fn moved(&self) -> u64 {
+        u64::from(self.pushed()) + u64::from(self.pulled.load(Ordering::Relaxed))
     }
 }

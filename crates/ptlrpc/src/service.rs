@@ -4,23 +4,24 @@
 //! gets a task. Each lane runs a limited number of requests and queues the rest (`nrs`). The export's log
 //! (`request_log`) knows which requests run or were executed before. Connects are in `connections`.
 
+use crate::accounting::{Asked, Waits};
 use crate::call::INLINE_MAX;
 use crate::export::{Entry, Export};
 use crate::identity::Identity;
 use crate::lane::LaneSlot;
-use crate::message::{GOODBYE_XID, Incoming, REPLY_PORTAL, decode, encode, millis, opcode};
+use crate::message::{GOODBYE_XID, Incoming, REPLY_PORTAL, decode, encode, micros, millis, opcode};
 use crate::node::NodeShared;
 use crate::nrs::{Admission, is_high_priority, may_have_high_priority};
 use crate::ping::Told;
 use crate::request::{Arrival, Counted, ServerRequest, Transfer, Work};
 use crate::request_buffers::{Arrived, Buffer, BufferInUse, BufferOwner};
 use crate::request_log::{Received, ReplyTo, Verdict, early_at};
-use crate::target::Response;
+use crate::target::{Accounted, Response};
 use crate::window::Credits;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use nacre_base::fault::FaultAction;
-use nacre_base::{Errno, Nid, Payload, Tag, Time, Transno, Uuid};
+use nacre_base::{Errno, Nid, Part, Parts, Payload, Tag, Time, Transno, Uuid};
 use nacre_lnet::{IncomingPut, MAX_PAYLOAD, Receipt};
 use nacre_wire::header::{HEADER_BYTES, Replayed, flags};
 use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
@@ -43,6 +44,9 @@ struct Question {
     connection: u32,
     trace_id: u64,
     wanted: Credits,
+    router_time_us: u32,
+    /// None if the target does not account for its requests.
+    asked: Option<Box<Asked>>,
 }
 
 /// Shortest time between two searches for due early replies.
@@ -57,7 +61,10 @@ impl NodeShared {
         let reply_to = ReplyTo { nid: put.from, match_bits: put.match_bits, purpose: put.purpose };
         let at = self.core.rt.now();
         let message = match decode(&put.payload) {
-            Ok(m) if m.kind == RpcKind::Request => m,
+            Ok(mut m) if m.kind == RpcKind::Request => {
+                m.header.router_time_us = micros(put.in_routers);
+                m
+            }
             Ok(_) => return,
             Err(e) => {
                 self.malformed.fetch_add(1, Ordering::Relaxed);
@@ -218,6 +225,7 @@ impl NodeShared {
             buffer,
             at: now,
             counted,
+            waits: Waits::default(),
             transfer: Transfer::new(data),
         };
         let identity = Identity { nid: reply_to.nid };
@@ -322,11 +330,32 @@ impl NodeShared {
         } else {
             let answered = arrival.counted.as_ref().map(|counted| counted.answered(question.wanted, now));
             let (granted, expected) = answered.unwrap_or_default();
-            let (queue, estimate) = (started.since(arrival.at), estimate.max(expected));
-            self.respond(&question, result, &arrival, Times { service: took, queue, estimate }, granted);
+            let queue = started.since(arrival.at);
+            // The answer to a replay, and the second answer to a request, say nothing new.
+            let parts = arrival.waits.parts(queue, took);
+            self.account(&question, &result, &arrival, &parts, now);
+            let times = Times { service: took, queue, estimate: estimate.max(expected), parts };
+            self.respond(&question, result, &arrival, times, granted);
         }
         arrival.end();
         next
+    }
+
+    /// Tells the target where the time of an answered request went.
+    fn account(
+        &self,
+        question: &Question,
+        result: &Result<Response, Errno>,
+        arrival: &Arrival,
+        parts: &Parts,
+        now: Time,
+    ) {
+        let Some(asked) = &question.asked else { return };
+        let (operation, sent) = result.as_ref().map_or(("", 0), |response| (response.counted, response.data.len()));
+        let bytes = arrival.transfer.moved() + sent as u64;
+        let (export, opcode, jobid, uid) = (&*question.export, question.opcode, asked.jobid, asked.uid);
+        let parts = asked.complete(*parts);
+        export.entry.handler.account(&Accounted { export, opcode, operation, jobid, uid, parts, bytes, now });
     }
 
     /// A handler panicked: its client gets EIO, and all other requests are served. Guards that the request held (in the
@@ -375,6 +404,11 @@ impl NodeShared {
             timeout_ms: millis(times.estimate),
             service_time_us: micros(times.service),
             queue_time_us: micros(times.queue),
+            lock_time_us: times.parts.micros(Part::Locks),
+            transfer_time_us: times.parts.micros(Part::Transfer),
+            device_time_us: times.parts.micros(Part::Device),
+            commit_time_us: times.parts.micros(Part::Commit),
+            router_time_us: q.router_time_us,
             credits_granted: granted.rpcs,
             bytes_granted: granted.bytes,
             bulk_bytes: arrival.transfer.pushed(),
@@ -542,6 +576,7 @@ struct Times {
     service: Duration,
     queue: Duration,
     estimate: Duration,
+    parts: Parts,
 }
 
 /// Requests that the RPC layer itself answers.
@@ -575,6 +610,8 @@ impl Question {
             connection: h.connection_count,
             trace_id: h.trace_id,
             wanted: Credits { rpcs: h.credits_wanted, bytes: h.bytes_wanted },
+            router_time_us: h.router_time_us,
+            asked: request.export.entry.handler.accounts().then(|| Box::new(Asked::of(h))),
         }
     }
 
@@ -589,8 +626,4 @@ impl Question {
             ..RpcHeader::default()
         }
     }
-}
-
-fn micros(d: Duration) -> u32 {
-    u32::try_from(d.as_micros()).unwrap_or(u32::MAX)
 }

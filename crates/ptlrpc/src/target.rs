@@ -11,13 +11,33 @@ use crate::request::{ServerRequest, Work};
 use crate::request_log::ReplyTo;
 use crate::window::Credits;
 use bytes::Bytes;
-use nacre_base::{Errno, FxHashMap, Payload, Tag, Transno, Uuid, Xid};
+use nacre_base::{Errno, FxHashMap, Parts, Payload, Tag, Time, Transno, Uuid, Xid};
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest};
 use nacre_wire::header::Versions;
-use nacre_wire::{Field, Lane, RpcHeader};
+use nacre_wire::{Field, Lane, Opcode, RpcHeader};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
+
+/// A request that was answered, as its target accounts for it.
+pub struct Accounted<'a> {
+    /// Export of the client that sent it.
+    pub export: &'a Export,
+    /// Its opcode.
+    pub opcode: Opcode,
+    /// The operation that was counted ([`crate::Response::counted`]); empty for one that failed or counts nowhere.
+    pub operation: &'static str,
+    /// Job that it was sent for, padded with zeroes. The client's word, as `uid` is.
+    pub jobid: [u8; 32],
+    /// User that it was sent for.
+    pub uid: u32,
+    /// Where its time went, without the way between client and server. The waits at the client are its word.
+    pub parts: Parts,
+    /// Bytes of data that it moved.
+    pub bytes: u64,
+    /// When it was answered.
+    pub now: Time,
+}
 
 /// A target: an MDT, an OST, the MGS.
 ///
@@ -51,6 +71,14 @@ pub trait TargetHandler: Send + Sync + 'static {
 
     /// Executes a request: every opcode except connect, disconnect and ping.
     async fn handle(&self, request: Box<ServerRequest>) -> Result<Response, Errno>;
+
+    /// Returns whether the target accounts for its requests ([`TargetHandler::account`]).
+    fn accounts(&self) -> bool {
+        false
+    }
+
+    /// A request was answered. Called before its reply is sent; must not wait.
+    fn account(&self, _accounted: &Accounted<'_>) {}
 
     /// Transno up to which changes of this client are durable. Goes into every reply.
     fn last_committed(&self, export: &Export) -> Transno;
@@ -93,6 +121,8 @@ pub struct Response {
     pub transno: Transno,
     /// Versions that the change was based on. They come back with the request if it is replayed.
     pub pre_versions: Versions,
+    /// Name of the operation in statistics; empty if it counts in none.
+    pub counted: &'static str,
 }
 
 impl Response {
@@ -110,6 +140,12 @@ impl Response {
     /// Adds the versions that the change was based on.
     pub fn based_on(mut self, pre_versions: Versions) -> Response {
         self.pre_versions = pre_versions;
+        self
+    }
+
+    /// Sets the name under which the operation counts.
+    pub fn counted_as(mut self, operation: &'static str) -> Response {
+        self.counted = operation;
         self
     }
 

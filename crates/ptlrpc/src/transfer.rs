@@ -4,7 +4,7 @@ use crate::call::BULK_MAX;
 use crate::request::ServerRequest;
 use crate::request_log::ReplyTo;
 use bytes::{Bytes, BytesMut};
-use nacre_base::{Errno, Payload};
+use nacre_base::{Errno, Part, Payload};
 use nacre_lnet::LnetError;
 use nacre_wire::header::flags;
 use std::sync::atomic::Ordering;
@@ -25,16 +25,20 @@ impl ServerRequest {
     pub async fn pull(&self) -> Result<Payload, Errno> {
         let (header, len) = (&self.header, self.bulk_len());
         if header.has(flags::INLINE) || header.match_bits == 0 {
-            return Ok(self.arrival.transfer.inline.clone());
+            let inline = &self.arrival.transfer.inline;
+            self.arrival.transfer.pulled.store(inline.len() as u32, Ordering::Relaxed);
+            return Ok(inline.clone());
         }
         if len > BULK_MAX {
             return Err(Errno::EPROTO);
         }
         let node = &self.arrival.node;
-        let data = self.transfer(len, |to| node.lnet.get_bulk(to.nid, header.match_bits, len)).await?;
+        let get = self.transfer(len, |to| node.lnet.get_bulk(to.nid, header.match_bits, len));
+        let data = self.spend(Part::Transfer, get).await?;
         if data.len() != len {
             return Err(Errno::EPROTO);
         }
+        self.arrival.transfer.pulled.store(len as u32, Ordering::Relaxed);
         let corrupt = node.faults.check("rpc.bulk.corrupt").is_some();
         Ok(if corrupt { flip_bit(&data) } else { data })
     }
@@ -47,7 +51,8 @@ impl ServerRequest {
             return Err(Errno::EPROTO);
         }
         let lnet = &self.arrival.node.lnet;
-        self.transfer(len, |to| lnet.put_bulk(to.nid, match_bits, data.clone())).await?;
+        let put = self.transfer(len, |to| lnet.put_bulk(to.nid, match_bits, data.clone()));
+        self.spend(Part::Transfer, put).await?;
         self.arrival.transfer.pushed.store(len as u32, Ordering::Relaxed);
         Ok(())
     }

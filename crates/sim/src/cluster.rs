@@ -214,6 +214,16 @@ impl Cluster {
         self.clients.iter().enumerate().filter(|(i, _)| !dead.contains(i)).map(|(_, c)| c).collect()
     }
 
+    /// Name of a server's target.
+    pub fn target_name(&self, server: Server) -> String {
+        self.builder.target_of(server).0.to_string()
+    }
+
+    /// Name of a client, as its servers know it.
+    pub fn client_name(&self, index: usize) -> String {
+        client_name(self.clients[index].number)
+    }
+
     /// Number of clients.
     pub fn client_count(&self) -> usize {
         self.clients.len()
@@ -736,7 +746,7 @@ impl Builder {
     async fn start_client(&self, rt: &Rt, nets: Nets<'_>, number: u32) -> Result<ClientNode, String> {
         let rt = self.scope(rt, format!("client-{number}"), number);
         let node = self.node_on(rt, nets.clients, nets.servers, number);
-        let client = self.mount(&node, &format!("client-{number}")).await?;
+        let client = self.mount(&node, &client_name(number)).await?;
         Ok(ClientNode { number, node, client })
     }
 
@@ -751,6 +761,10 @@ impl Builder {
         let mounted = if self.client_params { node.mount(config).await } else { node.mount_unlisted(config).await };
         mounted.map_err(|e| e.to_string())
     }
+}
+
+fn client_name(number: u32) -> String {
+    format!("client-{number}")
 }
 
 /// Runs `story` in a cluster built from `builder`, in virtual time, from `seed`. Returns its result and the trace.

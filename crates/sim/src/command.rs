@@ -6,6 +6,7 @@ use crate::away;
 use crate::conditions::Answers;
 use crate::congestion;
 use crate::crashes;
+use crate::culprits;
 use crate::journal::{self, Application, Setup};
 use crate::live_storm::{self, Liveness};
 use crate::liveness;
@@ -96,6 +97,18 @@ enum SimCommand {
         /// Calls of each client while the OST is away
         #[arg(long, default_value_t = 150)]
         steps: u32,
+    },
+    /// Many seeds of causes of slowness: does `nacre top` name the right one, and nobody when nothing is wrong?
+    Culprits {
+        /// How many seeds
+        #[arg(long, default_value_t = 300)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// Print each run, with what was said
+        #[arg(long)]
+        each: bool,
     },
     /// Many seeds of clients, servers, routers and an MGS that die, are cut off or are slow: nobody is evicted who could answer,
     /// and nobody waits for the dead longer than the rules say
@@ -321,6 +334,7 @@ pub fn main(args: SimArgs) -> ExitCode {
             sweep(crashes_answering(answers), from, seeds, steps, args.json)
         }
         SimCommand::Away { seeds, from, steps } => sweep(&AWAY, from, seeds, steps, args.json),
+        SimCommand::Culprits { seeds, from, each } => name_culprits(from, seeds, each, args.json),
         SimCommand::Liveness { seeds, from, steps } => sweep(&LIVENESS, from, seeds, steps, args.json),
         SimCommand::Replay { seed, locks, crashes, away, liveness, answers, steps, log } => {
             if let Some(Err(e)) = log.as_deref().map(crate::log::print) {
@@ -554,6 +568,25 @@ fn replay(story: &Story, seed: u64, steps: u32, json: bool) -> ExitCode {
         println!("seed {seed} ({}): trace {}", outcome.trouble, outcome.trace);
     }
     report(story, &[outcome], steps, begun.elapsed(), json)
+}
+
+fn name_culprits(from: u64, seeds: u64, each: bool, json: bool) -> ExitCode {
+    let all: Vec<u64> = (from..from.saturating_add(seeds)).collect();
+    let outcomes = side_by_side(&all, "culprits", |seed| culprits::run_seed(*seed));
+    if json {
+        println!("{}", serde_json::json!(outcomes));
+    } else {
+        if each {
+            for outcome in &outcomes {
+                let said = outcome.said.as_deref().unwrap_or("nothing");
+                let verdict = if outcome.is_right { "right" } else { "WRONG" };
+                println!("seed {} {:?}: {verdict}, {said}", outcome.seed, outcome.cause);
+            }
+        }
+        print!("{}", culprits::table(&outcomes));
+    }
+    let is_good = culprits::are_good(&outcomes) && outcomes.len() == all.len();
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn shared_files(args: &SharedFile, json: bool) -> ExitCode {

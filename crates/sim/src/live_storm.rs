@@ -280,15 +280,21 @@ mod tests {
         assert!((2.2..=2.4).contains(&of("none", "written")), "{} MB/s", of("none", "written"));
     }
 
-    /// 250 pings for each OSS by each router take 250 / 8 x 20 ms, in which few writes get a credit.
+    /// 250 pings for each OSS by each router take 250 / 8 x 20 ms, in which few writes get a credit. With lanes writes have credits of
+    /// their own; by which router they go decides whether that is enough, so the seed of the middle counts.
     #[test]
     fn credits_of_slow_servers_hold_writes_back_although_links_are_free() {
-        let slow = Setup { taking_us: 20_000, ..setup() };
-        let rows = [Liveness::None, Liveness::Ping, Liveness::PingLanes].map(|row| measure(slow, row).unwrap());
-        let report = report(&slow, &rows);
-        let of = |row: &str| report.ours(row, "dead_time").unwrap();
-        assert!((8.0..=18.0).contains(&of("ping")), "{} %", of("ping"));
-        assert!(of("ping-lanes") < of("ping"), "{} %", of("ping-lanes"));
+        let dead_times = |seed| {
+            let slow = Setup { taking_us: 20_000, seed, ..setup() };
+            let rows = [Liveness::None, Liveness::Ping, Liveness::PingLanes].map(|row| measure(slow, row).unwrap());
+            let report = report(&slow, &rows);
+            ["ping", "ping-lanes"].map(|row| report.ours(row, "dead_time").unwrap())
+        };
+        let all = [1, 2, 3].map(dead_times);
+        assert!(all.iter().all(|[ping, _]| (8.0..=18.0).contains(ping)), "{all:?} %");
+        let mut lanes = all.map(|[_, lanes]| lanes);
+        lanes.sort_by(f64::total_cmp);
+        assert!(lanes[1] < all[0][0] / 2.0, "{all:?} %");
     }
 
     #[test]

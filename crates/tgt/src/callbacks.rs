@@ -9,11 +9,12 @@
 //! get as much time as one that is alive. Time in which all clients of the target are cut off does not count, because then
 //! no client waits that could be answered.
 
+use crate::called_back::Wanted;
 use crate::lock_table::{Shared, client_of};
 use futures_util::future::join_all;
 use nacre_base::{Errno, Fid, Nid, Time};
-use nacre_ldlm::LockId;
 use nacre_ldlm::server::GlimpseHolder;
+use nacre_ldlm::{ClientId, LockId};
 use nacre_ptlrpc::{CallOptions, Export, Import, ImportConfig, ImportState, RpcError};
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::connect::{ConnectData, connect_flags};
@@ -177,6 +178,7 @@ pub(crate) async fn glimpse(shared: &Arc<Shared>, ask: Vec<Asked>, resource: Fid
 async fn glimpse_one(shared: &Weak<Shared>, asked: &Asked, resource: Fid, begin: Time) -> Option<ObjectAttr> {
     let message = GlimpseCallback { handle: asked.holder.lock.0, resource };
     let (client, id) = (client_of(&asked.peer.export), asked.holder.lock);
+    let _asked = Glimpsed::begin(shared, id, client, resource);
     let goes_on = |shared: &Arc<Shared>| {
         let now = shared.target.rt().now();
         let (is_held, timeout) = {
@@ -196,6 +198,31 @@ async fn glimpse_one(shared: &Weak<Shared>, asked: &Asked, resource: Fid, begin:
         Err(error) => {
             tracing::debug!(client = %asked.peer.export.client_name(), %resource, %error, "glimpse not answered");
             None
+        }
+    }
+}
+
+/// A holder that is being asked for the size of an object. Dropping it says that nobody waits for the answer any more.
+struct Glimpsed {
+    shared: Weak<Shared>,
+    id: LockId,
+}
+
+impl Glimpsed {
+    fn begin(shared: &Weak<Shared>, id: LockId, client: ClientId, resource: Fid) -> Glimpsed {
+        if let Some(shared) = shared.upgrade() {
+            let now = shared.target.rt().now();
+            shared.state.lock().called_back.begin(id, Wanted::Size, client, resource, now);
+        }
+        Glimpsed { shared: shared.clone(), id }
+    }
+}
+
+impl Drop for Glimpsed {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            let now = shared.target.rt().now();
+            shared.state.lock().called_back.end(self.id, Wanted::Size, now);
         }
     }
 }

@@ -3,7 +3,10 @@
 //!
 //! This crate does not know which target it serves. A target is a [`Service`]: a table of handlers and its own state.
 
+mod account_params;
+mod accounts;
 mod callbacks;
+mod called_back;
 pub mod check;
 mod device_stats;
 mod epoch;

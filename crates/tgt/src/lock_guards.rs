@@ -1,7 +1,7 @@
 //! Locks that a target takes for the length of an operation. Dropping a guard ends its lock, or the wait for it.
 
 use crate::lock_table::{Answer, Shared, State};
-use nacre_base::{Errno, Time};
+use nacre_base::{Errno, Part, Time};
 use nacre_ldlm::LockId;
 use nacre_ldlm::server::Effects;
 use nacre_ptlrpc::ServerRequest;
@@ -95,10 +95,13 @@ impl std::fmt::Debug for InodeLocksWait {
 /// Waits for a grant, but only while the client of `request` waits for its reply.
 pub(crate) async fn wait(granted: oneshot::Receiver<Answer>, request: Option<&ServerRequest>) -> Answer {
     let Some(request) = request else { return granted.await.unwrap_or(Err(Errno::ESHUTDOWN)) };
-    tokio::select! {
-        biased;
-        answer = granted => answer.unwrap_or(Err(Errno::ESHUTDOWN)),
-        // `export_gone` withdraws a client's waiting requests, with everything else that its export has.
-        () = request.abandoned() => Err(Errno::ESHUTDOWN),
-    }
+    let answered = async {
+        tokio::select! {
+            biased;
+            answer = granted => answer.unwrap_or(Err(Errno::ESHUTDOWN)),
+            // `export_gone` withdraws a client's waiting requests, with everything else that its export has.
+            () = request.abandoned() => Err(Errno::ESHUTDOWN),
+        }
+    };
+    request.spend(Part::Locks, answered).await
 }

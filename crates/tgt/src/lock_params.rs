@@ -2,6 +2,7 @@
 
 use crate::lock_table::{Shared, State};
 use nacre_base::param::Params;
+use nacre_base::param::value::Fields;
 use nacre_base::{TargetName, Time};
 use nacre_ldlm::server::{Settings, limit_for_memory};
 use parking_lot::Mutex;
@@ -9,10 +10,34 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Most lines of `called_back`.
+const CALLED_BACK_SHOWN: usize = 64;
+
 /// Sets the limit of locks of a target that was just started, to fit the machine's memory.
 pub fn set_lock_memory(params: &Params, target: &TargetName, bytes: u64) {
     // An MGS has no such parameter.
     let _ = params.set(&format!("ldlm.namespaces.*-{target}_UUID.pool.limit"), &limit_for_memory(bytes).to_string());
+}
+
+/// Who was asked for locks that others wait for: one line for each holder and each object, those that kept others waiting for longest
+/// first.
+fn called_back(shared: &Shared) -> Fields {
+    let (now, state) = (shared.target.rt().now(), shared.state.lock());
+    let all = state.called_back.all(now).into_iter();
+    let mut all: Vec<_> =
+        all.filter_map(|((resource, client), held)| Some((resource, state.peers.get(&client)?, held))).collect();
+    all.sort_by_key(|(_, _, (holding, waited))| std::cmp::Reverse(u128::from(holding.micros) + waited.as_micros()));
+    let mut fields = Fields::default();
+    for (resource, peer, (holding, waited)) in all.into_iter().take(CALLED_BACK_SHOWN) {
+        let mut one = Fields::default();
+        one.push("nid", peer.export.nid().to_string());
+        one.push("client", peer.export.client().to_string());
+        one.push("callbacks", holding.callbacks);
+        one.push_in("held_for", holding.micros, " usecs");
+        one.push_in("waited_for_now", u64::try_from(waited.as_micros()).unwrap_or(u64::MAX), " usecs");
+        fields.push(format!("{resource} {}", peer.export.client_name()), one);
+    }
+    fields
 }
 
 /// Registers the parameters. They show nothing once the lock service is gone.
@@ -41,6 +66,8 @@ pub(crate) fn register(shared: &Arc<Shared>) {
     show("pool.callbacks", |s| s.namespace.totals().callbacks);
     show_rate(shared, "pool.grant_rate", |s| s.namespace.totals().grants);
     show_rate(shared, "pool.cancel_rate", |s| s.namespace.totals().cancels);
+    let weak = Arc::downgrade(shared);
+    params.add(format!("{prefix}called_back"), move || weak.upgrade().map(|shared| called_back(&shared)));
     show("lock_timeouts", |s| s.namespace.totals().timeouts);
     set(shared, "contended_locks", 1..=1 << 20, |s| s.contended_locks as u64, |s, n| s.contended_locks = n as usize);
     set(shared, "contention_seconds", 1..=16, |s| s.contention_seconds, |s, n| s.contention_seconds = n);

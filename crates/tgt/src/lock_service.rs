@@ -8,10 +8,11 @@
 //!
 //! This module does not know what the resources are.
 
+use crate::called_back::Wanted;
 use crate::lock_guards::{Held, InodeLocks, InodeLocksWait, ServerLockGuard, Waiting, wait};
 use crate::lock_table::{Enqueueing, Shared, State, client_of};
 use crate::{Target, callbacks, lock_params};
-use nacre_base::{Errno, Fid};
+use nacre_base::{Errno, Fid, Part};
 use nacre_ldlm::server::{Effects, Outcome, Request};
 use nacre_ldlm::{ClientId, LockId, RangeSet};
 use nacre_ptlrpc::{Export, Response, ServerRequest};
@@ -83,11 +84,14 @@ impl LockService {
             Enqueueing::Waiting(granted) => wait(granted, Some(request)).await?,
             Enqueueing::Glimpse { ask, flags } => {
                 let reply = EnqueueReply { mode: LockMode::Nl, flags, ..EnqueueReply::default() };
-                let glimpsed = tokio::select! {
-                    biased;
-                    glimpsed = callbacks::glimpse(&self.shared, ask, resource) => glimpsed,
-                    () = request.abandoned() => return Err(Errno::ESHUTDOWN),
+                let asked = async {
+                    tokio::select! {
+                        biased;
+                        glimpsed = callbacks::glimpse(&self.shared, ask, resource) => Ok(glimpsed),
+                        () = request.abandoned() => Err(Errno::ESHUTDOWN),
+                    }
                 };
+                let glimpsed = request.spend(Part::Locks, asked).await?;
                 return Ok(Enqueued { reply, glimpsed });
             }
         };
@@ -125,7 +129,10 @@ impl LockService {
     pub fn convert(&self, request: &ServerRequest) -> Result<Response, Errno> {
         let Convert { handle, bits } = request.decode()?;
         let client = client_of(&request.export);
-        self.shared.with(|state, now, effects| state.namespace.convert(client, LockId(handle), bits, now, effects));
+        self.shared.with(|state, now, effects| {
+            state.called_back.end(LockId(handle), Wanted::Lock, now);
+            state.namespace.convert(client, LockId(handle), bits, now, effects)
+        });
         Ok(Response::new(&()))
     }
 
@@ -241,6 +248,7 @@ impl LockService {
         let peer = self.shared.with(|state, now, effects| {
             let gone = state.namespace.client_gone(client, now, effects);
             gone.into_iter().for_each(|id| state.answer(id, Err(Errno::ESHUTDOWN)));
+            state.called_back.client_gone(client);
             state.peers.remove(&client)
         });
         if let Some(peer) = peer {

@@ -2,8 +2,9 @@
 
 use crate::Target;
 use crate::callbacks::{self, Asked, Peer};
+use crate::called_back::{CalledBack, Wanted};
 use nacre_base::{Errno, FxHashMap, Time};
-use nacre_ldlm::server::{Effects, GlimpseHolder, Grant, Local, Namespace, Outcome, Request, Settings};
+use nacre_ldlm::server::{Callback, Effects, GlimpseHolder, Grant, Local, Namespace, Outcome, Request, Settings};
 use nacre_ldlm::{ClientId, LockId};
 use nacre_ptlrpc::{Export, LockPool};
 use nacre_wire::ldlm::{BlockingCallback, EnqueueReply, enqueue_flags};
@@ -35,6 +36,8 @@ pub(crate) struct State {
     pub(crate) waiters: FxHashMap<LockId, oneshot::Sender<Answer>>,
     /// The clients that may have locks.
     pub(crate) peers: Peers,
+    /// Who keeps others waiting.
+    pub(crate) called_back: CalledBack,
     /// Time of the keeper's next wake-up.
     pub(crate) keeper_wakes: Time,
 }
@@ -54,6 +57,7 @@ impl Shared {
             namespace: Namespace::new(move || rt.random(), Settings::default()),
             waiters: FxHashMap::default(),
             peers: FxHashMap::default(),
+            called_back: CalledBack::default(),
             keeper_wakes: Time::FAR_FUTURE,
         };
         Shared { target: target.clone(), state: Mutex::new(state), wake_keeper: Notify::new() }
@@ -67,7 +71,7 @@ impl Shared {
             let _in_hand = self.target.in_hand("the lock table");
             let mut state = self.state.lock();
             let result = act(&mut state, now, &mut effects);
-            let callbacks = state.carry_out(effects);
+            let callbacks = state.carry_out(effects, now);
             (result, callbacks, state.next_due() < state.keeper_wakes)
         };
         if is_due_sooner {
@@ -193,6 +197,7 @@ impl State {
     }
 
     pub(crate) fn cancel(&mut self, client: ClientId, id: LockId, now: Time, effects: &mut Effects) {
+        self.called_back.end(id, Wanted::Lock, now);
         if self.namespace.cancel(client, id, now, effects) {
             self.answer(id, Err(Errno::EINTR));
         }
@@ -213,9 +218,12 @@ impl State {
     }
 
     /// Answers the requests that were granted a lock. Returns the callbacks to be sent.
-    fn carry_out(&mut self, effects: Effects) -> Vec<(Arc<Peer>, BlockingCallback)> {
+    fn carry_out(&mut self, effects: Effects, now: Time) -> Vec<(Arc<Peer>, BlockingCallback)> {
         for Grant { id, reply } in effects.grants {
             self.answer(id, Ok(reply));
+        }
+        for Callback { client, message } in &effects.callbacks {
+            self.called_back.begin(LockId(message.handle), Wanted::Lock, *client, message.resource, now);
         }
         let callbacks = effects.callbacks.into_iter();
         callbacks.filter_map(|c| Some((self.peers.get(&c.client)?.clone(), c.message))).collect()

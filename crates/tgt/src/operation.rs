@@ -2,7 +2,7 @@
 
 use crate::target::InHand;
 use crate::{Target, epoch, reply};
-use nacre_base::{Errno, Transno};
+use nacre_base::{Errno, Part, Transno};
 use nacre_osd::Transaction;
 use nacre_ptlrpc::{Response, ServerRequest};
 use std::marker::PhantomData;
@@ -95,7 +95,7 @@ impl Target {
     /// reserve, because its client was already told that it is done.
     pub async fn begin_for(&self, request: &ServerRequest) -> Result<Operation<'_>, Errno> {
         let replayed = request.is_replay().then_some(Transno(request.header.transno));
-        let mut transaction = self.osd().begin().await?;
+        let mut transaction = request.spend(Part::Queue, self.osd().begin()).await?;
         if request.is_replay() {
             transaction.use_reserve();
         }

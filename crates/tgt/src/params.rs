@@ -21,6 +21,33 @@ pub const PARAMS: &[Declared] = &[
     Declared::text(TARGETS, "exports.*.uuid", "UUIDs of the clients at a NID, whatever their ports."),
     Declared::local(&["mgs", "obdfilter"], "stats", Kind::Statistics, "", "Operations, and how long they took."),
     Declared::local(&["mdt"], "md_stats", Kind::Statistics, "", "Operations, and how long they took."),
+    Declared::local(
+        WITH_CLIENTS,
+        "job_stats",
+        Kind::Statistics,
+        "",
+        "Operations and bytes of each job; `clear`, or a job's name, clears.",
+    ),
+    Declared::local(
+        WITH_CLIENTS,
+        "job_cleanup_interval",
+        number(0, 30 * DAY),
+        "600",
+        "How long jobs and clients that ask for nothing are accounted for; 0 for ever.",
+    )
+    .in_unit("s"),
+    Declared::local(
+        WITH_CLIENTS,
+        "time_parts",
+        Kind::Statistics,
+        "",
+        "Where the time of requests went, in microseconds, by operation, client and job.",
+    ),
+    Declared::text(
+        WITH_CLIENTS,
+        "history",
+        "What happened in each second of the last hour and each minute of the last day.",
+    ),
     Declared::text(WITH_CLIENTS, "recovery_status", "How far the recovery after the last start is or was."),
     Declared::kept(
         WITH_CLIENTS,

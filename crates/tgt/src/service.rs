@@ -1,14 +1,16 @@
 //! Dispatch: a service is a table of handlers, on one screen, and [`serve`] makes it a target of the RPC layer, with
 //! connecting, saved replies, statistics and the read-only check in one place.
 
+use crate::accounts::Request;
 use crate::recovery_service::{Admission, Exports, RecoveryService, Turn};
-use crate::{MODIFY_RPCS_MAX, Target, TargetError, device_stats, recovery_params, reply};
+use crate::{MODIFY_RPCS_MAX, Target, TargetError, account_params, device_stats, recovery_params, reply};
 use async_trait::async_trait;
 use nacre_base::param::value::Unit;
 use nacre_base::tally::Tally;
-use nacre_base::{Errno, FxHashMap, Nid, Tag, Transno, Xid};
+use nacre_base::{Errno, FxHashMap, Nid, Tag, TargetKind, Transno, Xid};
 use nacre_ptlrpc::{
-    Export, Identity, LockPool, Place, Response, Roles, ServedTarget, ServerRequest, Servers, Standing, TargetHandler,
+    Accounted, Export, Identity, LockPool, Place, Response, Roles, ServedTarget, ServerRequest, Servers, Standing,
+    TargetHandler,
 };
 use nacre_wire::Opcode;
 use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_flags};
@@ -130,6 +132,9 @@ pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetE
     if S::RECOVERS {
         recovery_params::register(&recovery);
     }
+    if accounts(target) {
+        account_params::register(target);
+    }
     let dispatcher = Arc::new(Dispatcher::new(service.clone(), recovery, exports.clone()));
     let params = target.params();
     let counted = exports.clone();
@@ -147,6 +152,11 @@ pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetE
         recovered.recovered().await;
     }));
     Ok(target.node().serve(&target.name().to_string(), dispatcher))
+}
+
+/// Returns whether the target accounts for its requests. What clients ask of an MGS is for no program.
+fn accounts(target: &Target) -> bool {
+    target.name().kind != TargetKind::Mgt
 }
 
 /// UUIDs of connected clients by NID. Lustre's NIDs have no ports: clients that share a host share the NID. The UUID of a server
@@ -254,6 +264,7 @@ impl<S: Service> Dispatcher<S> {
             tally.add_time(rt.now().since(begun));
         }
         result
+            .map(|response| if response.counted.is_empty() { response.counted_as(line.handler.stat) } else { response })
     }
 
     /// Executes a replay at its turn, unless it was executed before the crash. The replay fails if an object that it
@@ -432,6 +443,22 @@ impl<S: Service> TargetHandler for Dispatcher<S> {
 
     fn recovery(&self, export: &Arc<Export>, told: u32) -> bool {
         self.recovery.handle_told(export.client(), told)
+    }
+
+    fn accounts(&self) -> bool {
+        accounts(self.service.target())
+    }
+
+    fn account(&self, accounted: &Accounted<'_>) {
+        let Accounted { export, opcode, operation, jobid: job, parts, bytes, now, .. } = *accounted;
+        // A mount asks for the root once, for no program. Most mounts of a large system do nothing else for long.
+        if opcode == Opcode::MdsGetRoot {
+            return;
+        }
+        let (client, client_name, nid) = (export.client(), export.client_name(), export.nid());
+        let request = Request { opcode, operation, job, client, client_name, nid, parts, bytes };
+        let target = self.service.target();
+        target.accounts().lock().add(&request, now, target.rt().wall());
     }
 
     fn last_committed(&self, export: &Export) -> Transno {

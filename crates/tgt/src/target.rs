@@ -2,6 +2,7 @@
 //!
 //! No transaction number of an earlier start is ever used again, whether or not it was committed: see `epoch`.
 
+use crate::accounts::Accounts;
 use crate::recovery_service::{RecoveryService, RecoveryWait};
 use crate::reply::{self, ReplySlot};
 use crate::{REPLY_SLOTS, Stats, TARGET, TargetError, epoch};
@@ -57,6 +58,7 @@ pub struct Target {
     /// The recovery of this start; not set if there was nothing to recover.
     recovery: OnceLock<Weak<RecoveryService>>,
     stats: Stats,
+    accounts: Mutex<Accounts>,
     /// Number of locks that clients are told they may keep.
     lock_pool: Mutex<LockPool>,
     refusals: Refusals,
@@ -89,6 +91,7 @@ impl Target {
         osd.commit().await?;
         let target = Target {
             stats: Stats::new(node.rt().clone()),
+            accounts: Mutex::new(Accounts::new()),
             node: node.clone(),
             osd,
             name,
@@ -222,6 +225,11 @@ impl Target {
     /// Times of the operations.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// What its requests were for, and where their time went.
+    pub(crate) fn accounts(&self) -> &Mutex<Accounts> {
+        &self.accounts
     }
 
     /// The prefix of the target's parameters, with the dot: `obdfilter.nacre-OST0000.`.

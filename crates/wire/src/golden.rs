@@ -47,8 +47,8 @@ fn header() {
     let m = RpcMessage { kind: RpcKind::Reply, header, body: Bytes::from_static(b"body"), inline: Bytes::new() };
     let head = RpcMessage::encode_head(m.kind, &m.header, &m.body);
     assert_eq!(head.len(), HEADER_BYTES + 4);
-    assert_eq!(&head[..8], b"NCR1\x01\x00\x02\x00");
-    assert_eq!(fnv_1a_64(&head), 0xba1bc663cbef910b);
+    assert_eq!(&head[..8], b"NCR1\x02\x00\x02\x00");
+    assert_eq!(fnv_1a_64(&head), 0xc30c14ae039aa3fe);
     let back = RpcMessage::decode([&head[..], b"inline"].concat().into()).unwrap();
     assert_eq!(
         (back.kind, &back.header, &back.body[..], &back.inline[..]),

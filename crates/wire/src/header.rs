@@ -93,6 +93,21 @@ message! {
         pub service_time_us: u32,
         /// Reply: how long the request queued, in microseconds.
         pub queue_time_us: u32,
+        /// Reply: how long the request waited for locks that others hold, in microseconds.
+        pub lock_time_us: u32,
+        /// Reply: how long its data took to come or to go.
+        pub transfer_time_us: u32,
+        /// Reply: how long the storage device took.
+        pub device_time_us: u32,
+        /// Reply: how long it took until the change was durable, if the reply waited for that.
+        pub commit_time_us: u32,
+        /// Time that the request spent inside routers on its way to the server, in microseconds. Who receives a request sets this by what
+        /// the network says; the reply repeats it.
+        pub router_time_us: u32,
+        /// Request: how long it waited at the client for a modify slot or a connection. Accounted, and nothing depends on it.
+        pub client_wait_us: u32,
+        /// Request: how long it waited at the client for room in the window. As `client_wait_us`.
+        pub window_wait_us: u32,
         /// Congestion control: RPCs the client has pending.
         pub credits_wanted: u32,
         /// Congestion control: RPCs the server lets it have in flight; 0 means no say.
@@ -171,7 +186,7 @@ message! {
 /// First four bytes of every RPC: "NCR1".
 pub const MAGIC: u32 = u32::from_le_bytes(*b"NCR1");
 /// The wire version. Features are negotiated by connect flags, so this changes only with the header itself.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of an encoded header, magic and body length included.
 pub const HEADER_BYTES: usize = 12 + RpcHeader::MIN_SIZE;
 

@@ -14,6 +14,7 @@ const EDGES: &[(&str, &str)] = &[
     ("crates/fuse/src/dev.rs", "/dev/fuse"),
     ("crates/fuse/src/groups.rs", "/proc, for a caller's supplementary groups"),
     ("crates/fuse/src/helper.rs", "runs fusermount3, which mounts for users other than root"),
+    ("crates/fuse/src/jobs.rs", "/proc, for a caller's command name and environment, and a thread that reads it"),
     ("crates/fuse/src/mount.rs", "mount and umount"),
     ("crates/fuse/src/notify.rs", "the thread that sends invalidations"),
     ("crates/fuse/src/remount.rs", "/proc, for changes of the mount table"),

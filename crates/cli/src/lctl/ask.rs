@@ -108,7 +108,7 @@ fn is_combined(declared: &Tables, name: &str) -> bool {
 /// Value of a parameter of which two processes have a part.
 fn combined(name: &str, one: &Value, other: Value) -> Value {
     if name == HEALTH_CHECK {
-        return nacre_process::json::value(&health_of_host([one, &other]).into_value());
+        return nacre_diagnosis::json::value(&health_of_host([one, &other]).into_value());
     }
     match (one.as_u64(), other.as_u64()) {
         (Some(a), Some(b)) => a.saturating_add(b).into(),

@@ -57,10 +57,10 @@ impl Door {
     }
 
     async fn attr(&self, ctx: &Context, op: &request::Ioctl) -> Result<Attr, Errno> {
-        self.client.getattr(&credentials(ctx), self.fid(op.node)?).await
+        self.client_for(ctx).await.getattr(&credentials(ctx), self.fid(op.node)?).await
     }
 
     async fn set_flags(&self, ctx: &Context, op: &request::Ioctl, set: SetAttr) -> Result<(), Errno> {
-        self.client.setattr(&credentials(ctx), self.fid(op.node)?, set, None).await.map(drop)
+        self.client_for(ctx).await.setattr(&credentials(ctx), self.fid(op.node)?, set, None).await.map(drop)
     }
 }

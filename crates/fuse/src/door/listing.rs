@@ -7,7 +7,6 @@ use crate::reply::{DirEntry, OpenFlags, Opened};
 use crate::request;
 use nacre_base::{Errno, Fid};
 use nacre_client::OpenFile;
-use nacre_wire::attr::Credentials;
 use nacre_wire::mds::{DirEntry as WireEntry, READPAGE_MAX};
 use std::sync::Arc;
 
@@ -74,16 +73,10 @@ impl Door {
     }
 
     /// Fetches the batch of entries after `cookie`.
-    async fn fill(
-        &self,
-        cred: &Credentials,
-        fid: Fid,
-        cookie: u64,
-        plus: bool,
-        batch: &mut Batch,
-    ) -> Result<(), Errno> {
+    async fn fill(&self, ctx: &Context, fid: Fid, cookie: u64, plus: bool, batch: &mut Batch) -> Result<(), Errno> {
+        let (client, cred) = (self.client_for(ctx).await, credentials(ctx));
         let before = self.client.keeps_list(fid);
-        let reply = self.client.readdir_mdt(cred, fid, cookie, plus, READPAGE_MAX).await?;
+        let reply = client.readdir_mdt(&cred, fid, cookie, plus, READPAGE_MAX).await?;
         let under = if self.client.keeps_list(fid) == before { before } else { 0 };
         *batch = Batch { from: cookie, entries: reply.entries, end: reply.end, under };
         Ok(())
@@ -98,14 +91,14 @@ impl Door {
         plus: bool,
         mut add: impl FnMut(&DirEntry<'_>) -> bool + Send,
     ) -> Result<(), Errno> {
-        let (fid, directory, cred) = (self.fid(op.node)?, self.directory(op.handle)?, credentials(ctx));
+        let (fid, directory) = (self.fid(op.node)?, self.directory(op.handle)?);
         self.taken_in(&directory, op.node, op.handle).await;
         let mut batch = directory.batch.lock().await;
         let mut cookie = op.offset;
         let (mut added, mut is_full) = (0, false);
         loop {
             if !batch.goes_on_after(cookie) {
-                self.fill(&cred, fid, cookie, plus, &mut batch).await?;
+                self.fill(ctx, fid, cookie, plus, &mut batch).await?;
             }
             for e in batch.entries.iter().filter(|e| e.cookie > cookie) {
                 let entry = DirEntry { ino: e.fid.inode(), next_offset: e.cookie, mode: e.file_type, name: &e.name };

@@ -5,7 +5,7 @@ use crate::object_service::ObjectService;
 use crate::record::ObjectRecord;
 use crate::sequences::{OID_MAX, Sequences, current, put_last_id};
 use bytes::Bytes;
-use nacre_base::{Errno, Fid};
+use nacre_base::{Errno, Fid, Part};
 use nacre_osd::{Full, Transaction};
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::decode;
@@ -37,7 +37,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>
     };
     orphans.into_iter().for_each(|fid| ost.locks.revoke(fid));
     ost.target.fault("ost.create").await?;
-    ost.target.commit().await?;
+    request.spend(Part::Commit, ost.target.commit()).await?;
     Ok(response)
 }
 

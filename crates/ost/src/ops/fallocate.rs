@@ -4,7 +4,7 @@ use crate::object_service::ObjectService;
 use crate::objects::Access;
 use crate::ops::extents;
 use crate::record::Change;
-use nacre_base::Errno;
+use nacre_base::{Errno, Part};
 use nacre_osd::AllocateMode;
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::Fallocate;
@@ -31,7 +31,8 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>
 
     guard.assert_writes(&ranges);
     let data_change = object.begin_change();
-    ost.target.osd().allocate(fallocate.fid, fallocate.start..fallocate.end, mode).await?;
+    let allocated = ost.target.osd().allocate(fallocate.fid, fallocate.start..fallocate.end, mode);
+    request.spend(Part::Device, allocated).await?;
     let stat = ost.stat(fallocate.fid).await?;
     let change = Change { parent: None, owner: None, layout_version: fallocate.layout_version, now: fallocate.now };
     let changed = ost.objects.change(

@@ -4,7 +4,7 @@ use crate::object_service::ObjectService;
 use crate::objects::Access;
 use crate::ops::extents;
 use crate::record::Change;
-use nacre_base::Errno;
+use nacre_base::{Errno, Part};
 use nacre_ldlm::{Extent, RangeSet};
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::Punch;
@@ -32,9 +32,9 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>
     guard.assert_writes(&ranges);
     let data_change = object.begin_change();
     if truncates {
-        ost.target.osd().truncate(punch.fid, punch.start).await?;
+        request.spend(Part::Device, ost.target.osd().truncate(punch.fid, punch.start)).await?;
     } else {
-        ost.target.osd().punch(punch.fid, punch.start..punch.end).await?;
+        request.spend(Part::Device, ost.target.osd().punch(punch.fid, punch.start..punch.end)).await?;
     }
     let stat = ost.stat(punch.fid).await?;
     let change = Change {

@@ -7,7 +7,7 @@ use crate::ops::extents;
 use crate::record::ObjectRecord;
 use crate::settings::SyncOnLockCancel;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use nacre_base::{Errno, Payload};
+use nacre_base::{Errno, Part, Payload};
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::{Niobuf, Read, ReadReply};
 use std::sync::Arc;
@@ -21,12 +21,14 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>
     let object = ost.objects.find(read.fid).await?;
     let (record, lens, data) = {
         let _lock = ost.lock_ranges(&request, read.fid, read.lock, Access::Read, &extents.ranges).await?;
-        let (guard, record) = ost.objects.lock(&object, &extents.ranges, Access::Read).await?;
+        let lock_object = ost.objects.lock(&object, &extents.ranges, Access::Read);
+        let (guard, record) = request.spend(Part::Locks, lock_object).await?;
         if ost.settings.sync_on_lock_cancel() != SyncOnLockCancel::Never {
-            ost.objects.commit_what_others_wrote(&object, &extents.ranges, &request).await?;
+            let committed = ost.objects.commit_what_others_wrote(&object, &extents.ranges, &request);
+            request.spend(Part::Commit, committed).await?;
         }
         guard.assert_reads(&extents.ranges);
-        let (lens, data) = fetch(ost, &read, &record).await?;
+        let (lens, data) = request.spend(Part::Device, fetch(ost, &read, &record)).await?;
         (record, lens, data)
     };
     let checksum = read.checksum.then(|| crc32c(&data));

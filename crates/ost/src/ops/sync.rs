@@ -2,7 +2,7 @@
 //! nothing.
 
 use crate::object_service::ObjectService;
-use nacre_base::Errno;
+use nacre_base::{Errno, Part};
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ost::Sync;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>
         ost.objects.record(&object).await?.version <= ost.target.last_committed().0
     };
     if !is_durable {
-        ost.target.commit().await?;
+        request.spend(Part::Commit, ost.target.commit()).await?;
     }
     Ok(Response::new(&()))
 }

@@ -18,7 +18,7 @@ use crate::settings::ReplyAfter;
 use crate::space::Reserved;
 use bytes::Bytes;
 use nacre_base::fault::FaultAction;
-use nacre_base::{Errno, Fid, Payload};
+use nacre_base::{Errno, Fid, Part, Payload};
 use nacre_osd::{OsdError, PendingData, Seek};
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_tgt::Target;
@@ -39,7 +39,8 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>
     let data = pull(ost, &request, &write, &extents).await?;
 
     // 3. Write the data to the device and change the record, in the chosen order.
-    let (guard, found) = ost.objects.lock(&object, &extents.ranges, Access::Write).await?;
+    let lock_object = ost.objects.lock(&object, &extents.ranges, Access::Write);
+    let (guard, found) = request.spend(Part::Locks, lock_object).await?;
     request.check_pre_versions(&found.pre_versions())?;
     // A recovery ends with a commit.
     let keeps = request.is_replay() || write.extents.iter().all(|e| e.flags & niobuf_flags::ASYNC != 0);
@@ -61,9 +62,9 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>
 
     // 4. Commit, if the client or another reader depends on it.
     if after == ReplyAfter::Commit {
-        ost.target.commit().await?;
+        request.spend(Part::Commit, ost.target.commit()).await?;
     } else if lock.is_some() {
-        cancel::before_unlock(ost, write.fid).await;
+        request.spend(Part::Commit, cancel::before_unlock(ost, write.fid)).await;
     }
     drop(lock);
     ost.target.fault("ost.write.before_reply").await?;
@@ -98,7 +99,8 @@ impl Work<'_> {
         let change = object.begin_change();
         ost.target.fault("ost.write.before_data").await?;
         guard.assert_writes(&extents.ranges);
-        ost.target.osd().write_extents(object.fid, split(&write.extents, &data)).await?;
+        let stored = ost.target.osd().write_extents(object.fid, split(&write.extents, &data));
+        request.spend(Part::Device, stored).await?;
         ost.target.fault("ost.write.after_data").await?;
         if let Some(reserved) = reserved {
             reserved.written();

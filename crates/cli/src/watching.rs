@@ -1,0 +1,121 @@
+//! Reads what the processes of this host, and servers elsewhere, show now, for `nacre top` and the dashboard. What it means is the
+//! work of `nacre_diagnosis`.
+
+use nacre_diagnosis::{PATTERNS, Picture, Values, Watch};
+use nacre_process::admin::{Answer, Request, ask_all};
+use nacre_process::metrics;
+use parking_lot::Mutex;
+use serde_json::Value;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Several readers within this time get the same answer.
+const SAME_FOR: Duration = Duration::from_millis(900);
+/// Time between the first two pictures.
+const FIRST_SPAN: Duration = Duration::from_secs(1);
+
+/// Servers to be watched.
+#[derive(clap::Args, Debug, Clone, Default)]
+pub(crate) struct Servers {
+    /// Watch the servers whose metrics are at ADDRESS:PORT (option --metrics of `nacre mds` and `nacre oss`), instead of the processes of
+    /// this host
+    #[arg(long = "from", value_name = "ADDRESS:PORT", value_delimiter = ',')]
+    from: Vec<String>,
+}
+
+/// Watches servers.
+pub(crate) struct Watcher {
+    servers: Servers,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    watch: Watch,
+    latest: Option<(Instant, Value)>,
+}
+
+impl Watcher {
+    pub(crate) fn new(servers: Servers) -> Watcher {
+        Watcher { servers, state: Mutex::default() }
+    }
+
+    /// What happened in the last seconds. The first call takes a second.
+    pub(crate) fn now(&self) -> Result<Value, String> {
+        // Others wait: they get the answer of the one that reads.
+        let mut state = self.state.lock();
+        if let Some((at, latest)) = &state.latest
+            && at.elapsed() < SAME_FOR
+        {
+            return Ok(latest.clone());
+        }
+        if state.latest.is_none() {
+            state.watch.handle_picture(self.read()?);
+            std::thread::sleep(FIRST_SPAN);
+        }
+        state.watch.handle_picture(self.read()?);
+        let report = state.watch.report().ok_or("the clock of this host was set back; try again")?.to_json();
+        state.latest = Some((Instant::now(), report.clone()));
+        Ok(report)
+    }
+
+    /// What a target did in each second of the last hour and each minute of the last day.
+    pub(crate) fn history(&self, target: &str) -> Result<Value, String> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if target.is_empty() || !target.chars().all(is_plain) {
+            return Err(format!("{target:?} is not the name of a target"));
+        }
+        let all = self.histories(target)?;
+        let found = all.into_iter().next().map(|(_, value)| value);
+        found.ok_or_else(|| format!("no server that is watched has the target {target}"))
+    }
+
+    /// The histories of the targets whose names match.
+    pub(crate) fn histories(&self, pattern: &str) -> Result<Values, String> {
+        let patterns = ["obdfilter", "mdt"].map(|layer| format!("{layer}.{pattern}.history"));
+        self.values(&patterns.each_ref().map(String::as_str))
+    }
+
+    fn read(&self) -> Result<Picture, String> {
+        let values = self.values(PATTERNS)?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Ok(Picture::new(now.as_secs_f64(), &values))
+    }
+
+    fn values(&self, patterns: &[&str]) -> Result<Values, String> {
+        let all = if self.servers.from.is_empty() { of_this_host(patterns)? } else { self.of_others(patterns)? };
+        // Names with parts in several processes, such as buffers of routers, are rare: the last one counts.
+        Ok(all.into_iter().collect())
+    }
+
+    fn of_others(&self, patterns: &[&str]) -> Result<Vec<(String, Value)>, String> {
+        let mut all = Vec::new();
+        for server in &self.servers.from {
+            let failed = |why: String| format!("cannot read what {server} shows: {why}");
+            for pattern in patterns {
+                let body = metrics::fetch(server, &format!("/values?{pattern}")).map_err(failed)?;
+                let values = serde_json::from_slice::<Values>(&body).map_err(|e| failed(e.to_string()))?;
+                all.extend(values);
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn of_this_host(patterns: &[&str]) -> Result<Vec<(String, Value)>, String> {
+    let mut all = Vec::new();
+    for pattern in patterns {
+        let answers = ask_all(&Request::GetValues { pattern: (*pattern).to_owned() });
+        if answers.is_empty() {
+            return Err(
+                "no nacre process of this user runs on this host; --from ADDRESS:PORT watches servers elsewhere"
+                    .to_owned(),
+            );
+        }
+        for answer in answers {
+            if let Answer::Values(values) = answer {
+                all.extend(values);
+            }
+        }
+    }
+    Ok(all)
+}

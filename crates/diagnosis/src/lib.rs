@@ -1,0 +1,55 @@
+//! Who is slow, and why: what servers show about the time of requests, at several moments, becomes rates, the parts that requests
+//! wait for, and sentences that name a cause with its evidence.
+//!
+//! Everything is derived from parameters that any administrator can read (`time_parts`, `called_back`, `congestion` and others), so that a
+//! sentence can be checked by hand. Values come as JSON, by name; this crate does not know from where.
+//!
+//! [`picture`] is what was read at a moment, [`report`] the difference of two moments, [`rules`] what follows from it.
+
+pub mod json;
+pub mod picture;
+pub mod report;
+pub mod rules;
+
+pub use picture::{PATTERNS, Picture, Values};
+pub use report::{Finding, Report};
+
+use std::collections::VecDeque;
+
+/// Time that a report is about, in seconds. Long enough that single slow requests do not decide, short enough that what begins now is
+/// named within ten seconds.
+pub const SPAN: f64 = 5.0;
+
+/// The latest pictures of a system.
+#[derive(Default)]
+pub struct Watch {
+    pictures: VecDeque<Picture>,
+}
+
+impl Watch {
+    /// Takes what was read now. Pictures must come in the order of their times; one that is older than the latest, because the clock
+    /// was set back, makes all before it void.
+    pub fn handle_picture(&mut self, picture: Picture) {
+        if self.pictures.back().is_some_and(|last| last.time >= picture.time) {
+            self.pictures.clear();
+        }
+        let begin = picture.time - SPAN;
+        self.pictures.push_back(picture);
+        // The oldest that is kept is the latest from before the span.
+        while self.pictures.get(1).is_some_and(|second| second.time <= begin) {
+            self.pictures.pop_front();
+        }
+    }
+
+    /// What happened in the latest span; none before there are two pictures.
+    pub fn report(&self) -> Option<Report> {
+        let (first, last) = (self.pictures.front()?, self.pictures.back()?);
+        (first.time < last.time).then(|| Report::between(first, last))
+    }
+}
+
+/// The middle one of some numbers; 0 of none.
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or_default()
+}

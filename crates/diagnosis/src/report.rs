@@ -1,0 +1,185 @@
+//! What happened between two moments, in the form that people and programs get it.
+
+use crate::picture::{Picture, Target, Use};
+use crate::rules;
+use nacre_base::Part;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// A cause of slowness that the rules found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Finding {
+    /// Name of the rule.
+    pub kind: &'static str,
+    /// The part of the time that it is about; empty if it is about all of it.
+    pub part: &'static str,
+    /// The target, client or job that causes it.
+    pub who: String,
+    /// The cause in one sentence.
+    pub sentence: String,
+    /// What it was concluded from, each with its numbers.
+    pub evidence: Vec<String>,
+    /// From 0 to 1: how much of the time of requests it costs.
+    pub severity: f64,
+}
+
+/// What one client, job or operation used of one target.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OfTarget {
+    pub(crate) used: Use,
+    pub(crate) clients: BTreeMap<String, (String, String, Use)>,
+    pub(crate) jobs: BTreeMap<String, Use>,
+    pub(crate) operations: BTreeMap<String, Use>,
+}
+
+/// What happened between two moments.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The second moment.
+    pub time: f64,
+    /// Time between them, in seconds.
+    pub span: f64,
+    /// Targets as they are now.
+    pub(crate) now: Picture,
+    /// What was used of each since the first moment.
+    pub(crate) targets: BTreeMap<String, OfTarget>,
+    /// How often each holder was asked for locks since then: target, resource and client.
+    pub(crate) callbacks: BTreeMap<(String, String, String), f64>,
+    /// What the rules found, the worst first.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// The difference of two pictures.
+    pub fn between(first: &Picture, last: &Picture) -> Report {
+        let (mut targets, mut callbacks) = (BTreeMap::new(), BTreeMap::new());
+        for (name, now) in &last.targets {
+            // What a target did before it was first seen was not in this span.
+            let before = first.targets.get(name).unwrap_or(now);
+            targets.insert(name.clone(), OfTarget::between(before, now));
+            for holder in &now.holders {
+                let is_same = |other: &&crate::picture::Holder| {
+                    (&other.resource, &other.client) == (&holder.resource, &holder.client)
+                };
+                let earlier = before.holders.iter().find(is_same).map_or(0.0, |other| other.callbacks);
+                let key = (name.clone(), holder.resource.clone(), holder.client.clone());
+                callbacks.insert(key, (holder.callbacks - earlier).max(0.0));
+            }
+        }
+        let span = last.time - first.time;
+        let now = last.clone();
+        let mut report = Report { time: last.time, span, now, targets, callbacks, findings: Vec::new() };
+        report.findings = rules::findings(&report);
+        report
+    }
+
+    /// The worst finding, or that there is none.
+    pub fn sentence(&self) -> &str {
+        self.findings.first().map_or("Nothing is wrong.", |finding| &finding.sentence)
+    }
+
+    /// The jobs, over all targets.
+    pub fn jobs(&self) -> BTreeMap<String, Use> {
+        let mut all: BTreeMap<String, Use> = BTreeMap::new();
+        let jobs = self.targets.values().flat_map(|target| &target.jobs);
+        jobs.for_each(|(name, used)| all.entry(name.clone()).or_default().add(used));
+        all
+    }
+
+    /// The clients by UUID, over all targets: name, NID and use.
+    pub fn clients(&self) -> BTreeMap<String, (String, String, Use)> {
+        let mut all: BTreeMap<String, (String, String, Use)> = BTreeMap::new();
+        for (uuid, (name, nid, used)) in self.targets.values().flat_map(|target| &target.clients) {
+            let entry = all.entry(uuid.clone()).or_insert_with(|| (name.clone(), nid.clone(), Use::default()));
+            entry.2.add(used);
+        }
+        all
+    }
+
+    fn operations(&self) -> BTreeMap<String, Use> {
+        let mut all: BTreeMap<String, Use> = BTreeMap::new();
+        let operations = self.targets.values().flat_map(|target| &target.operations);
+        operations.for_each(|(name, used)| all.entry(name.clone()).or_default().add(used));
+        all
+    }
+
+    /// Everything, for programs.
+    pub fn to_json(&self) -> Value {
+        let mut total = Use::default();
+        self.targets.values().for_each(|target| total.add(&target.used));
+        let targets: Vec<Value> = self.now.targets.iter().map(|(name, now)| self.target(name, now)).collect();
+        let clients: Vec<_> = self.clients().into_iter().filter(|(_, (.., used))| used.requests > 0.0).collect();
+        let clients = clients.into_iter().map(|(_, (name, nid, used))| {
+            let mut client = self.named(&name, &used);
+            client["nid"] = nid.into();
+            client
+        });
+        let list = |all: BTreeMap<String, Use>| -> Vec<Value> {
+            let mut all: Vec<_> = all.into_iter().filter(|(_, used)| used.requests > 0.0).collect();
+            all.sort_by(|(_, a), (_, b)| b.all().total_cmp(&a.all()));
+            all.iter().map(|(name, used)| self.named(name, used)).collect()
+        };
+        json!({
+            "time": self.time,
+            "span": self.span,
+            "sentence": self.sentence(),
+            "findings": self.findings,
+            "totals": self.rates(&total),
+            "targets": targets,
+            "clients": clients.collect::<Vec<_>>(),
+            "jobs": list(self.jobs()),
+            "operations": list(self.operations()),
+        })
+    }
+
+    fn target(&self, name: &str, now: &Target) -> Value {
+        let of = self.targets.get(name).cloned().unwrap_or_default();
+        let mut target = self.named(name, &of.used);
+        target["kind"] = if now.is_ost { "ost" } else { "mdt" }.into();
+        target["health"] = now.health.as_str().into();
+        target["state"] = now.recovery.as_str().into();
+        target["under_way"] = now.under_way.into();
+        target["waiting_for_locks"] = now.waiting_for_locks.into();
+        target["windows_rpcs"] = now.windows.into();
+        target["clients"] = now.clients.len().into();
+        target["used_percent"] = if now.size > 0.0 { (1.0 - now.available / now.size) * 100.0 } else { 0.0 }.into();
+        target
+    }
+
+    fn named(&self, name: &str, used: &Use) -> Value {
+        let mut all = self.rates(used);
+        all["name"] = name.into();
+        let shown = Part::ALL.iter().filter(|part| **part != Part::Network);
+        all["parts_ms"] = shown.map(|part| (part.name().to_owned(), json!(used.mean_ms(*part)))).collect();
+        all
+    }
+
+    fn rates(&self, used: &Use) -> Value {
+        json!({
+            "requests_per_s": used.requests / self.span,
+            "read_bytes_per_s": used.read / self.span,
+            "write_bytes_per_s": used.written / self.span,
+            "latency_ms": if used.requests > 0.0 { used.all() / used.requests / 1000.0 } else { 0.0 },
+        })
+    }
+}
+
+impl OfTarget {
+    fn between(before: &Target, now: &Target) -> OfTarget {
+        let since = |before: &BTreeMap<String, Use>, now: &BTreeMap<String, Use>| -> BTreeMap<String, Use> {
+            let none = Use::default();
+            now.iter().map(|(name, now)| (name.clone(), now.since(before.get(name).unwrap_or(&none)))).collect()
+        };
+        let client = |(uuid, client): (&String, &crate::picture::Client)| {
+            let earlier = before.clients.get(uuid).map(|client| client.used).unwrap_or_default();
+            (uuid.clone(), (client.name.clone(), client.nid.clone(), client.used.since(&earlier)))
+        };
+        OfTarget {
+            used: now.used().since(&before.used()),
+            clients: now.clients.iter().map(client).collect(),
+            jobs: since(&before.jobs, &now.jobs),
+            operations: since(&before.operations, &now.operations),
+        }
+    }
+}
