@@ -5,9 +5,9 @@
 //! One request for each connection, limited in size and time. Only so many are served together; further connections
 //! wait in the kernel's backlog.
 
-use nacre_diagnosis::json;
 use nacre_base::param::Params;
 use nacre_base::param::openmetrics::Dialect;
+use nacre_diagnosis::json;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
