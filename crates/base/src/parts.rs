@@ -8,11 +8,12 @@ use std::time::Duration;
 /// A part of the time of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
-    /// At the client: for a modify slot, or for a connection.
+    /// At the client: for a modify slot.
     Client,
     /// At the client: for room in the window that the server grants.
     Window,
-    /// On the way to the server and back, but not inside routers. Only the client can measure it.
+    /// On the way to the server and back, but not inside routers, and until the server could be reached. Only the client can measure
+    /// it.
     Network,
     /// Inside routers, on the way to the server.
     Routers,

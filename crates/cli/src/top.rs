@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The first line is a sentence: nothing is wrong, or who is slow and why, with the evidence below it. The tables show, for each
 /// target, job and client, its rates over the last five seconds, how long a request takes, and where that time goes:
 ///
-///   client     in the client, for a modify slot or a connection
+///   client     in the client, for a modify slot
 ///   window     in the client, for room in the window that the server grants
 ///   routers    in routers, on the way to the server
 ///   queue      at the server, for its turn

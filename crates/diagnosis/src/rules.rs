@@ -313,7 +313,7 @@ fn routers(report: &Report) -> Option<Finding> {
     Some(Finding { kind, part, who, sentence, evidence, severity: 0.4 + share * 0.4 })
 }
 
-/// Clients whose requests wait in the client itself: for a modify slot or for a connection.
+/// Clients whose requests wait in the client itself, for a modify slot.
 fn clients_that_wait_for_themselves(report: &Report) -> Vec<Finding> {
     let mut found = Vec::new();
     for (name, nid, used) in report.clients().into_values() {
@@ -321,8 +321,7 @@ fn clients_that_wait_for_themselves(report: &Report) -> Vec<Finding> {
         if used.requests < REQUESTS_MIN || share < SHARE_MIN || mean < 2.0 * WAIT_MIN_MS {
             continue;
         }
-        let sentence =
-            format!("Requests of client {name} ({nid}) wait in the client, for a modify slot or a connection.");
+        let sentence = format!("Requests of client {name} ({nid}) wait in the client, for a modify slot.");
         let evidence = vec![format!("a request waits {mean:.0} ms there, {:.0} % of its time", share * 100.0)];
         let (kind, part, severity) = ("client", Part::Client.name(), 0.3 + share * 0.3);
         found.push(Finding { kind, part, who: name, sentence, evidence, severity });

@@ -78,8 +78,9 @@ struct Call {
     /// Result for the call's future; set from [`Phase::Done`] on, until [`Phase::Taken`].
     result: Option<Box<Result<Incoming, RpcError>>>,
     waker: Option<Waker>,
-    /// True if the call had to wait for room in the window.
-    waited_for_window: bool,
+    /// The last of the things that the call had to wait for, a modify slot or room in the window; none if it waited for a connection at
+    /// most.
+    waited_for: Option<Part>,
     /// How long the call waited before it was sent first, in microseconds.
     waited_us: u32,
     /// Number of the connection on which the request was last sent; 0 before it was sent.
@@ -231,7 +232,7 @@ impl Calls {
             started: now,
             result: None,
             waker: None,
-            waited_for_window: false,
+            waited_for: None,
             waited_us: 0,
             sent_on: 0,
             sends: 0,
@@ -242,6 +243,7 @@ impl Calls {
             match if self.for_slot.is_empty() { self.slots.take() } else { None } {
                 Some(tag) => call.tag = tag,
                 None => {
+                    call.waited_for = Some(Part::Client);
                     self.for_slot.push_back(xid);
                     self.calls.insert(xid, call);
                     return;
@@ -557,7 +559,7 @@ impl Calls {
             None => call.admit(None),
             Some(bytes) if self.for_window.is_empty() && self.window.take(bytes) => call.admit(Some(bytes)),
             Some(_) => {
-                call.waited_for_window = true;
+                call.waited_for = Some(Part::Window);
                 self.for_window.push_back(xid);
             }
         }
@@ -570,8 +572,11 @@ impl Call {
     }
 
     fn waited(&self) -> (Part, Duration) {
-        let part = if self.waited_for_window { Part::Window } else { Part::Client };
-        (part, Duration::from_micros(self.waited_us.into()))
+        match self.waited_for {
+            Some(part) => (part, Duration::from_micros(self.waited_us.into())),
+            // A server that is away is not its client's fault: this counts as time on the network.
+            None => (Part::Client, Duration::ZERO),
+        }
     }
 
     fn is_over(&self) -> bool {

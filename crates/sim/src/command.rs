@@ -585,7 +585,11 @@ fn name_culprits(from: u64, seeds: u64, each: bool, json: bool) -> ExitCode {
         }
         print!("{}", culprits::table(&outcomes));
     }
-    let is_good = culprits::are_good(&outcomes) && outcomes.len() == all.len();
+    let broken = all.len() - outcomes.len();
+    if broken > 0 {
+        eprintln!("nacre sim: {broken} runs ended by a panic; a run of one seed shows which");
+    }
+    let is_good = culprits::are_good(&outcomes) && broken == 0;
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

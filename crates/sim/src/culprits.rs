@@ -159,8 +159,20 @@ pub fn run_cause(cause: Cause, seed: u64) -> Outcome {
 }
 
 async fn story(cluster: Arc<Cluster>, cause: Cause, seed: u64) -> Outcome {
-    let mut prng = Prng::new(seed);
     let stop = Arc::new(AtomicBool::new(false));
+    let outcome = tell(&cluster, cause, seed, &stop).await;
+    stop.store(true, Ordering::Relaxed);
+    // Tasks that have not ended would keep the memory of the run: what holds them up ends, and they have time to notice.
+    for ost in 0..OSS {
+        ["osd.write", "osd.commit"].iter().for_each(|point| cluster.storage_faults(Server::Oss(ost)).disarm(point));
+    }
+    cluster.client_numbers().into_iter().for_each(|client| cluster.client_net().set_bandwidth(client, LINK));
+    cluster.rt().sleep(Duration::from_secs(300)).await;
+    outcome
+}
+
+async fn tell(cluster: &Arc<Cluster>, cause: Cause, seed: u64, stop: &Arc<AtomicBool>) -> Outcome {
+    let mut prng = Prng::new(seed);
     let mut watch = Watch::default();
     let pace = match cause {
         Cause::Idle => None,
@@ -169,40 +181,35 @@ async fn story(cluster: Arc<Cluster>, cause: Cause, seed: u64) -> Outcome {
     };
     if let Some(pace) = pace {
         for client in 0..CLIENTS as usize {
-            start_load(&cluster, client, pace, &stop);
+            start_load(cluster, client, pace, stop);
         }
     }
     let mut early = None;
     for _ in 0..BEFORE {
-        early = early.or(look(&cluster, &mut watch).await);
+        early = early.or(look(cluster, &mut watch).await);
     }
-    let expected = inject(&cluster, cause, &mut prng, &stop).await;
+    let expected = inject(cluster, cause, &mut prng, stop).await;
     let mut outcome = Outcome { seed, cause, expected, said: early.map(|f| f.sentence), after: None, is_right: false };
     if outcome.said.is_some() {
         // Nothing was wrong yet.
-        return end(outcome, &stop);
+        return outcome;
     }
     for second in 1..=WITHIN {
-        let Some(finding) = look(&cluster, &mut watch).await else { continue };
+        let Some(finding) = look(cluster, &mut watch).await else { continue };
         let said = (finding.kind.to_owned(), finding.who.clone());
         outcome.said = Some(finding.sentence);
         if outcome.expected.as_ref().is_some_and(|expected| agree(&said, expected)) {
             (outcome.after, outcome.is_right) = (Some(second), true);
-            return end(outcome, &stop);
+            return outcome;
         }
     }
     outcome.is_right = outcome.expected.is_none() && outcome.said.is_none();
-    end(outcome, &stop)
+    outcome
 }
 
 /// Returns whether what was said is what was expected. Where either of several may be named, no name is expected.
 fn agree(said: &(String, String), expected: &(String, String)) -> bool {
     said.0 == expected.0 && (expected.1.is_empty() || said.1 == expected.1)
-}
-
-fn end(outcome: Outcome, stop: &AtomicBool) -> Outcome {
-    stop.store(true, Ordering::Relaxed);
-    outcome
 }
 
 /// A second later, what the servers show is looked at. Returns the first finding.
@@ -225,10 +232,10 @@ fn job(client: usize) -> JobId {
 
 /// One client's even load: records to a file of its own on each OST, in turn, with a pause between two, and an fsync now and then.
 fn start_load(cluster: &Arc<Cluster>, client: usize, pace: Duration, stop: &Arc<AtomicBool>) {
-    let (cluster, stop) = (cluster.clone(), stop.clone());
+    let stop = stop.clone();
     let rt = cluster.client_rt(client).clone();
+    let mounted = cluster.client(client).for_job(job(client));
     drop(rt.clone().spawn(async move {
-        let mounted = cluster.client(client).for_job(job(client));
         let files = join_all((0..OSS).map(|ost| create(&mounted, format!("even-{client}-{ost}"), ost))).await;
         let files: Vec<_> = files.into_iter().flatten().collect();
         for n in 0u64.. {
@@ -311,7 +318,7 @@ async fn inject(
             cluster.storage_faults(Server::Oss(ost)).arm("osd.commit", delay);
             // A job that wants what it writes to be durable.
             let mounted = cluster.client(one).for_job(job(one));
-            let (cluster, stop, file) = (cluster.clone(), stop.clone(), create(&mounted, "durable".into(), ost).await?);
+            let (stop, file) = (stop.clone(), create(&mounted, "durable".into(), ost).await?);
             drop(cluster.client_rt(one).clone().spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
                     let _ = mounted.write(&file, 0, zeroes(4096)).await;

@@ -104,7 +104,7 @@ message! {
         /// Time that the request spent inside routers on its way to the server, in microseconds. Who receives a request sets this by what
         /// the network says; the reply repeats it.
         pub router_time_us: u32,
-        /// Request: how long it waited at the client for a modify slot or a connection. Accounted, and nothing depends on it.
+        /// Request: how long it waited at the client for a modify slot. Accounted, and nothing depends on it.
         pub client_wait_us: u32,
         /// Request: how long it waited at the client for room in the window. As `client_wait_us`.
         pub window_wait_us: u32,
