@@ -9,7 +9,6 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) jobid: [u8; 32],
-    pub(crate) uid: u32,
     client_wait_us: u32,
     window_wait_us: u32,
     router_time_us: u32,
@@ -17,8 +16,8 @@ pub(crate) struct Asked {
 
 impl Asked {
     pub(crate) fn of(header: &RpcHeader) -> Asked {
-        let RpcHeader { jobid, uid, client_wait_us, window_wait_us, router_time_us, .. } = *header;
-        Asked { jobid, uid, client_wait_us, window_wait_us, router_time_us }
+        let RpcHeader { jobid, client_wait_us, window_wait_us, router_time_us, .. } = *header;
+        Asked { jobid, client_wait_us, window_wait_us, router_time_us }
     }
 
     /// Adds what happened before the request arrived.

@@ -24,7 +24,7 @@ use crate::stats::OpSums;
 use crate::window::Credits;
 use bytes::Bytes;
 use nacre_base::tally::Sums;
-use nacre_base::{Errno, Network, Nid, Part, PartSums, Payload, TargetKind, Time};
+use nacre_base::{Errno, Network, Nid, Part, Payload, TargetKind, Time};
 use nacre_lnet::{Loss, MAX_PAYLOAD, MdGuard, Purpose, SinkGuard};
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::header::{HEADER_BYTES, flags};
@@ -230,11 +230,6 @@ impl Import {
     /// less memory so: the future of `call` contains the body and the options to the end.
     pub fn start(&self, opcode: Opcode, body: &impl Field, options: CallOptions) -> Result<Started, RpcError> {
         Ongoing::start(&self.0, opcode, nacre_wire::encode(body), options).map(Started)
-    }
-
-    /// Where the time of the calls went, but connects and pings.
-    pub fn time_parts(&self) -> PartSums {
-        self.0.attached.parts()
     }
 
     /// Sets the NIDs where the target may be served.

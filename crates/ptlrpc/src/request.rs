@@ -172,7 +172,10 @@ pub(crate) struct Arrival {
     pub(crate) node: Arc<NodeCore>,
     pub(crate) slot: LaneSlot<Work>,
     pub(crate) buffer: BufferInUse,
+    /// When the request had a buffer.
     pub(crate) at: Time,
+    /// When it came from the network.
+    pub(crate) arrived: Time,
     /// Counts the request in its target's congestion control, if it was sent within its client's window. Boxed, because those that wait for
     /// long are others.
     pub(crate) counted: Option<Box<Counted>>,

@@ -224,6 +224,7 @@ impl NodeShared {
             slot: LaneSlot::new(lane_service, reply_to.nid, is_high_priority(&header)),
             buffer,
             at: now,
+            arrived: arrived_at,
             counted,
             waits: Waits::default(),
             transfer: Transfer::new(data),
@@ -331,8 +332,8 @@ impl NodeShared {
             let answered = arrival.counted.as_ref().map(|counted| counted.answered(question.wanted, now));
             let (granted, expected) = answered.unwrap_or_default();
             let queue = started.since(arrival.at);
-            // The answer to a replay, and the second answer to a request, say nothing new.
-            let parts = arrival.waits.parts(queue, took);
+            // The wait for a request buffer counts here, and not in what clients expect of the service.
+            let parts = arrival.waits.parts(started.since(arrival.arrived), took);
             self.account(&question, &result, &arrival, &parts, now);
             let times = Times { service: took, queue, estimate: estimate.max(expected), parts };
             self.respond(&question, result, &arrival, times, granted);
@@ -353,9 +354,9 @@ impl NodeShared {
         let Some(asked) = &question.asked else { return };
         let (operation, sent) = result.as_ref().map_or(("", 0), |response| (response.counted, response.data.len()));
         let bytes = arrival.transfer.moved() + sent as u64;
-        let (export, opcode, jobid, uid) = (&*question.export, question.opcode, asked.jobid, asked.uid);
+        let (export, opcode, jobid) = (&*question.export, question.opcode, asked.jobid);
         let parts = asked.complete(*parts);
-        export.entry.handler.account(&Accounted { export, opcode, operation, jobid, uid, parts, bytes, now });
+        export.entry.handler.account(&Accounted { export, opcode, operation, jobid, parts, bytes, now });
     }
 
     /// A handler panicked: its client gets EIO, and all other requests are served. Guards that the request held (in the

@@ -27,10 +27,8 @@ pub struct Accounted<'a> {
     pub opcode: Opcode,
     /// The operation that was counted ([`crate::Response::counted`]); empty for one that failed or counts nowhere.
     pub operation: &'static str,
-    /// Job that it was sent for, padded with zeroes. The client's word, as `uid` is.
+    /// Job that it was sent for, padded with zeroes: the client's word.
     pub jobid: [u8; 32],
-    /// User that it was sent for.
-    pub uid: u32,
     /// Where its time went, without the way between client and server. The waits at the client are its word.
     pub parts: Parts,
     /// Bytes of data that it moved.

@@ -404,3 +404,16 @@ async fn inject_lock(
     // Which of the two is named is a matter of chance.
     named("contended-lock", "")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_named_and_quiet_is_quiet() {
+        for cause in Cause::ALL {
+            let outcome = run_cause(cause, 7);
+            assert!(outcome.is_right, "{outcome:?}");
+        }
+    }
+}

@@ -106,13 +106,13 @@ pub(crate) fn register(target: &Arc<Target>) {
 }
 
 /// A job's name as it is written and shown: without the zeroes behind it, and with `\xHH` for what is not text.
-pub(crate) fn name_of(job: &JobId) -> String {
+fn name_of(job: &JobId) -> String {
     let len = job.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     escaped(&job[..len])
 }
 
 /// A text that a client chose, as one word without anything that YAML or a terminal would take for more than text.
-fn escaped(text: &[u8]) -> String {
+pub(crate) fn escaped(text: &[u8]) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b".@-_:/".contains(byte);
     let shown = |byte: &u8| if is_plain(byte) { char::from(*byte).to_string() } else { format!("\\x{byte:02X}") };
     text.iter().map(shown).collect()

@@ -1,7 +1,7 @@
 //! What a target's requests were for and where their time went: by job, by client, by operation, and over time. A sans-IO engine.
 //!
 //! Everything here is bounded: a client can invent any number of jobs. Jobs and clients that asked for nothing for a while are
-//! forgotten, and if there are too many, the one that has been quiet for longest.
+//! forgotten, and if there are too many, the half that has been quiet for longest.
 
 use nacre_base::histogram::Histogram;
 use nacre_base::param::value::Unit;
@@ -13,7 +13,7 @@ use std::hash::Hash;
 use std::time::Duration;
 
 /// Most jobs, and most clients, of a target that are accounted for.
-pub(crate) const KEPT_MAX: usize = 4096;
+pub(crate) const KEPT_MAX: usize = 16_384;
 /// How long a job is remembered that asks for nothing, unless the administrator chooses another time.
 pub(crate) const CLEANUP_DEFAULT: Duration = Duration::from_secs(600);
 /// Seconds of which single ones are kept.
@@ -104,7 +104,9 @@ impl Job {
             self.counts.push(Count { name, unit, sums: Sums::default(), sizes: Histogram::default() });
             self.counts.len() - 1
         });
-        &mut self.counts[at]
+        let count = &mut self.counts[at];
+        assert_eq!(count.unit, unit, "{name} is counted in two units");
+        count
     }
 }
 
@@ -130,15 +132,17 @@ struct Recent<K, V>(FxHashMap<K, (Time, V)>);
 impl<K: Copy + Eq + Hash + Ord, V> Recent<K, V> {
     fn get(&mut self, key: K, now: Time, make: impl FnOnce() -> V) -> &mut V {
         if self.0.len() >= KEPT_MAX && !self.0.contains_key(&key) {
-            // The key decides between equals, so that simulations repeat.
-            let oldest = self.0.iter().map(|(key, (used, _))| (*used, *key)).min();
-            oldest.into_iter().for_each(|(_, key)| drop(self.0.remove(&key)));
+            // Half of them together, because finding the oldest looks at all. The key decides between equals, so that simulations
+            // repeat.
+            let mut by_age: Vec<_> = self.0.iter().map(|(key, (used, _))| (*used, *key)).collect();
+            by_age.sort_unstable();
+            by_age.iter().take(KEPT_MAX / 2).for_each(|(_, key)| drop(self.0.remove(key)));
         }
         let count = self.0.len();
         assert!(count < KEPT_MAX || self.0.contains_key(&key), "{count} entries are kept, and one more comes");
         let entry = self.0.entry(key).or_insert_with(|| (now, make()));
-        assert!(entry.0 <= now, "an entry was last used at {:?}, and it is {now:?}", entry.0);
-        entry.0 = now;
+        // Threads read the clock before they wait for this engine.
+        entry.0 = entry.0.max(now);
         &mut entry.1
     }
 
@@ -332,9 +336,10 @@ mod tests {
     fn quiet_jobs_are_forgotten_and_no_client_fills_the_memory_with_jobs() {
         let mut accounts = Accounts::new();
         for n in 0..2 * KEPT_MAX as u64 {
-            accounts.add(&write(&n.to_string(), n.into(), 1), Time::from_secs(n / 100), wall(n as i64));
+            accounts.add(&write(&n.to_string(), n.into(), 1), Time::from_secs(n / 400), wall(n as i64 / 4));
         }
-        assert_eq!((accounts.jobs().len(), accounts.clients().len()), (KEPT_MAX, KEPT_MAX));
+        assert!((KEPT_MAX / 2..=KEPT_MAX).contains(&accounts.jobs().len()), "{}", accounts.jobs().len());
+        assert!((KEPT_MAX / 2..=KEPT_MAX).contains(&accounts.clients().len()));
         assert!(accounts.jobs().contains_key(&job(&(2 * KEPT_MAX - 1).to_string())));
         assert!(!accounts.jobs().contains_key(&job("0")));
         assert_eq!((accounts.seconds().len(), accounts.minutes().len()), (SECONDS_KEPT, 137));

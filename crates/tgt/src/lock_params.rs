@@ -1,5 +1,6 @@
 //! Parameters of a target's locks, under Lustre's names: `ldlm.namespaces.<layer>-<target>_UUID.*`.
 
+use crate::account_params::escaped;
 use crate::lock_table::{Shared, State};
 use nacre_base::param::Params;
 use nacre_base::param::value::Fields;
@@ -19,14 +20,14 @@ pub fn set_lock_memory(params: &Params, target: &TargetName, bytes: u64) {
     let _ = params.set(&format!("ldlm.namespaces.*-{target}_UUID.pool.limit"), &limit_for_memory(bytes).to_string());
 }
 
-/// Who was asked for locks that others wait for: one line for each holder and each object, those that kept others waiting for longest
-/// first.
+/// Who was asked for locks that others wait for: one line for each holder and each object; first those that are waited for now, then those that
+/// kept others waiting for longest.
 fn called_back(shared: &Shared) -> Fields {
     let (now, state) = (shared.target.rt().now(), shared.state.lock());
     let all = state.called_back.all(now).into_iter();
     let mut all: Vec<_> =
         all.filter_map(|((resource, client), held)| Some((resource, state.peers.get(&client)?, held))).collect();
-    all.sort_by_key(|(_, _, (holding, waited))| std::cmp::Reverse(u128::from(holding.micros) + waited.as_micros()));
+    all.sort_by_key(|(_, _, (holding, waited))| std::cmp::Reverse((*waited, holding.micros)));
     let mut fields = Fields::default();
     for (resource, peer, (holding, waited)) in all.into_iter().take(CALLED_BACK_SHOWN) {
         let mut one = Fields::default();
@@ -35,7 +36,7 @@ fn called_back(shared: &Shared) -> Fields {
         one.push("callbacks", holding.callbacks);
         one.push_in("held_for", holding.micros, " usecs");
         one.push_in("waited_for_now", u64::try_from(waited.as_micros()).unwrap_or(u64::MAX), " usecs");
-        fields.push(format!("{resource} {}", peer.export.client_name()), one);
+        fields.push(format!("{resource} {}", escaped(peer.export.client_name().as_bytes())), one);
     }
     fields
 }
