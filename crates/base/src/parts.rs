@@ -46,6 +46,19 @@ impl Part {
         Part::Service,
     ];
 
+    /// Those that a server knows of.
+    pub const AT_SERVERS: [Part; 9] = [
+        Part::Client,
+        Part::Window,
+        Part::Routers,
+        Part::Queue,
+        Part::Locks,
+        Part::Transfer,
+        Part::Device,
+        Part::Commit,
+        Part::Service,
+    ];
+
     /// The part's name in parameters.
     pub const fn name(self) -> &'static str {
         match self {

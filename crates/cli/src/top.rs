@@ -88,7 +88,7 @@ impl Top {
             // Home, the text with the rest of each line cleared, and then the rest of the screen.
             let text = if is_screen { format!("\x1b[H{}\x1b[J", screen.replace('\n', "\x1b[K\n")) } else { screen };
             if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
-                return Ok(()); // Nobody reads any more.
+                return Ok(()); // The program that read the output has ended.
             }
         }
         Ok(())
@@ -150,7 +150,7 @@ fn parse_time(text: &str, now: i64) -> Result<i64, String> {
     Ok(if today > now { today - DAY } else { today })
 }
 
-/// What a target did in the second `at`, or in its minute if single seconds are no longer known.
+/// Finds the part of a history that `at` lies in: its second, or its minute if the target no longer remembers the second.
 fn past(history: &Value, at: i64) -> Option<Value> {
     let columns: Vec<&str> = history["columns"].as_array()?.iter().filter_map(Value::as_str).collect();
     let rows = |list: &str| history[list].as_array().cloned().unwrap_or_default();

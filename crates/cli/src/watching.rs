@@ -1,8 +1,8 @@
 //! Reads what the processes of this host, and servers elsewhere, show now, for `nacre top` and the dashboard. What it means is the
 //! work of `nacre_diagnosis`.
 
+use crate::statistics::host;
 use nacre_diagnosis::{PATTERNS, Picture, Values, Watch};
-use nacre_process::admin::{Answer, Request, ask_all};
 use nacre_process::metrics;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -39,7 +39,7 @@ impl Watcher {
         Watcher { servers, state: Mutex::default() }
     }
 
-    /// What happened in the last seconds. The first call takes a second.
+    /// Reports on the last seconds. The first call takes a second.
     pub(crate) fn now(&self) -> Result<Value, String> {
         // Others wait: they get the answer of the one that reads.
         let mut state = self.state.lock();
@@ -58,7 +58,7 @@ impl Watcher {
         Ok(report)
     }
 
-    /// What a target did in each second of the last hour and each minute of the last day.
+    /// Reads a target's history: its requests in each second of the last hour, and in each minute of the last day.
     pub(crate) fn history(&self, target: &str) -> Result<Value, String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if target.is_empty() || !target.chars().all(is_plain) {
@@ -82,40 +82,18 @@ impl Watcher {
     }
 
     fn values(&self, patterns: &[&str]) -> Result<Values, String> {
-        let all = if self.servers.from.is_empty() { of_this_host(patterns)? } else { self.of_others(patterns)? };
         // Names with parts in several processes, such as buffers of routers, are rare: the last one counts.
-        Ok(all.into_iter().collect())
-    }
-
-    fn of_others(&self, patterns: &[&str]) -> Result<Vec<(String, Value)>, String> {
-        let mut all = Vec::new();
+        let mut all = Values::new();
+        if self.servers.from.is_empty() {
+            for pattern in patterns {
+                all.extend(host::values(pattern)?);
+            }
+        }
         for server in &self.servers.from {
             let failed = |why: String| format!("cannot read what {server} shows: {why}");
-            for pattern in patterns {
-                let body = metrics::fetch(server, &format!("/values?{pattern}")).map_err(failed)?;
-                let values = serde_json::from_slice::<Values>(&body).map_err(|e| failed(e.to_string()))?;
-                all.extend(values);
-            }
+            let body = metrics::fetch(server, &format!("/values?{}", patterns.join("&"))).map_err(failed)?;
+            all.extend(serde_json::from_slice::<Values>(&body).map_err(|e| failed(e.to_string()))?);
         }
         Ok(all)
     }
-}
-
-fn of_this_host(patterns: &[&str]) -> Result<Vec<(String, Value)>, String> {
-    let mut all = Vec::new();
-    for pattern in patterns {
-        let answers = ask_all(&Request::GetValues { pattern: (*pattern).to_owned() });
-        if answers.is_empty() {
-            return Err(
-                "no nacre process of this user runs on this host; --from ADDRESS:PORT watches servers elsewhere"
-                    .to_owned(),
-            );
-        }
-        for answer in answers {
-            if let Answer::Values(values) = answer {
-                all.extend(values);
-            }
-        }
-    }
-    Ok(all)
 }

@@ -367,7 +367,7 @@ impl Client {
         }
     }
 
-    /// Who does something with an open file: the user that opened it, and the job that uses it now, if it is known.
+    /// The caller of an operation on an open file: the user who opened it, with the job that uses it now if that is known.
     fn caller_for(&self, file: &OpenFile) -> Caller {
         let opener = *file.caller();
         Caller { jobid: self.job().map_or(opener.jobid, |job| job.0), ..opener }

@@ -1,5 +1,5 @@
-//! Who is slow, and why: what servers show about the time of requests, at several moments, becomes rates, the parts that requests
-//! wait for, and sentences that name a cause with its evidence.
+//! Finds out who is slow, and why. It compares what servers show about the time of requests at two moments, computes rates and the parts
+//! that requests wait for, and names causes in sentences with their evidence.
 //!
 //! Everything is derived from parameters that any administrator can read (`time_parts`, `called_back`, `congestion` and others), so that a
 //! sentence can be checked by hand. Values come as JSON, by name; this crate does not know from where.
@@ -41,7 +41,7 @@ impl Watch {
         }
     }
 
-    /// What happened in the latest span; none before there are two pictures.
+    /// Compares the latest picture with one from before the span; none before there are two pictures.
     pub fn report(&self) -> Option<Report> {
         let (first, last) = (self.pictures.front()?, self.pictures.back()?);
         (first.time < last.time).then(|| Report::between(first, last))

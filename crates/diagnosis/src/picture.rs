@@ -1,4 +1,4 @@
-//! What servers and clients show at a moment.
+//! Reads the values that servers show at a moment.
 
 use nacre_base::{Part, TargetKind, TargetName};
 use serde_json::Value;
@@ -23,7 +23,7 @@ pub const PATTERNS: &[&str] = &[
     "buffers",
 ];
 
-/// What requests used so far.
+/// Sums over requests that were answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Use {
     /// Requests that were answered.
@@ -47,7 +47,7 @@ impl Use {
         }
     }
 
-    /// What was used since `before`. A count that is lower than before was cleared, and began at zero.
+    /// Subtracts an earlier reading. If that counted more requests, the sums have been cleared since and began at zero.
     pub fn since(&self, before: &Use) -> Use {
         if self.requests < before.requests {
             return *self;
@@ -61,7 +61,7 @@ impl Use {
         }
     }
 
-    /// Adds another's use.
+    /// Adds the sums of others.
     pub fn add(&mut self, other: &Use) {
         self.requests += other.requests;
         self.read += other.read;
@@ -102,7 +102,7 @@ pub struct Client {
     pub name: String,
     /// Where it is.
     pub nid: String,
-    /// What it used.
+    /// Sums over its requests.
     pub used: Use,
 }
 
@@ -130,11 +130,11 @@ pub struct Target {
     pub recovery: String,
     /// Clients that have recovered, of those that have to: `3/4`.
     pub recovered: String,
-    /// What its operations used, by name.
+    /// Sums of its operations, by name.
     pub operations: BTreeMap<String, Use>,
     /// Its clients, by UUID.
     pub clients: BTreeMap<String, Client>,
-    /// What its jobs used, by name.
+    /// Sums of its jobs, by name.
     pub jobs: BTreeMap<String, Use>,
     /// Requests that run or wait in windows.
     pub under_way: f64,
@@ -146,7 +146,7 @@ pub struct Target {
     pub holders: Vec<Holder>,
     /// Size in KiB; 0 if it is not known.
     pub size: f64,
-    /// What is left of it for data.
+    /// Space that is left for data, in KiB.
     pub available: f64,
 }
 
@@ -162,7 +162,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// What these values show. Values that are missing, or not as they should be, count as nothing: servers of other versions may show
+    /// Makes a picture of these values. Values that are missing, or not as they should be, count as nothing: servers of other versions may show
     /// other things.
     pub fn new(time: f64, values: &Values) -> Picture {
         let mut picture = Picture { time, ..Picture::default() };
@@ -230,7 +230,7 @@ impl Target {
         }
     }
 
-    /// What all its requests used.
+    /// Sums over all its requests.
     pub fn used(&self) -> Use {
         let mut all = Use::default();
         self.operations.values().for_each(|used| all.add(used));

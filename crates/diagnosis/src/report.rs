@@ -1,6 +1,6 @@
-//! What happened between two moments, in the form that people and programs get it.
+//! Compares two pictures, and describes the difference for people and programs.
 
-use crate::picture::{Picture, Target, Use};
+use crate::picture::{Client, Holder, Picture, Target, Use};
 use crate::rules;
 use nacre_base::Part;
 use serde::Serialize;
@@ -24,16 +24,16 @@ pub struct Finding {
     pub severity: f64,
 }
 
-/// What one client, job or operation used of one target.
+/// The work of one target between two moments.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OfTarget {
     pub(crate) used: Use,
-    pub(crate) clients: BTreeMap<String, (String, String, Use)>,
+    pub(crate) clients: BTreeMap<String, Client>,
     pub(crate) jobs: BTreeMap<String, Use>,
     pub(crate) operations: BTreeMap<String, Use>,
 }
 
-/// What happened between two moments.
+/// The difference between two moments.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The second moment.
@@ -42,11 +42,11 @@ pub struct Report {
     pub span: f64,
     /// Targets as they are now.
     pub(crate) now: Picture,
-    /// What was used of each since the first moment.
+    /// The work of each of them since the first moment.
     pub(crate) targets: BTreeMap<String, OfTarget>,
     /// How often each holder was asked for locks since then: target, resource and client.
     pub(crate) callbacks: BTreeMap<(String, String, String), f64>,
-    /// What the rules found, the worst first.
+    /// Findings of the rules, the worst first.
     pub findings: Vec<Finding>,
 }
 
@@ -59,9 +59,7 @@ impl Report {
             let before = first.targets.get(name).unwrap_or(now);
             targets.insert(name.clone(), OfTarget::between(before, now));
             for holder in &now.holders {
-                let is_same = |other: &&crate::picture::Holder| {
-                    (&other.resource, &other.client) == (&holder.resource, &holder.client)
-                };
+                let is_same = |other: &&Holder| (&other.resource, &other.client) == (&holder.resource, &holder.client);
                 let earlier = before.holders.iter().find(is_same).map_or(0.0, |other| other.callbacks);
                 let key = (name.clone(), holder.resource.clone(), holder.client.clone());
                 callbacks.insert(key, (holder.callbacks - earlier).max(0.0));
@@ -87,12 +85,12 @@ impl Report {
         all
     }
 
-    /// The clients by UUID, over all targets: name, NID and use.
-    pub fn clients(&self) -> BTreeMap<String, (String, String, Use)> {
-        let mut all: BTreeMap<String, (String, String, Use)> = BTreeMap::new();
-        for (uuid, (name, nid, used)) in self.targets.values().flat_map(|target| &target.clients) {
-            let entry = all.entry(uuid.clone()).or_insert_with(|| (name.clone(), nid.clone(), Use::default()));
-            entry.2.add(used);
+    /// The clients by UUID, over all targets.
+    pub fn clients(&self) -> BTreeMap<String, Client> {
+        let mut all: BTreeMap<String, Client> = BTreeMap::new();
+        for (uuid, client) in self.targets.values().flat_map(|target| &target.clients) {
+            let none = || Client { used: Use::default(), ..client.clone() };
+            all.entry(uuid.clone()).or_insert_with(none).used.add(&client.used);
         }
         all
     }
@@ -109,8 +107,8 @@ impl Report {
         let mut total = Use::default();
         self.targets.values().for_each(|target| total.add(&target.used));
         let targets: Vec<Value> = self.now.targets.iter().map(|(name, now)| self.target(name, now)).collect();
-        let clients: Vec<_> = self.clients().into_iter().filter(|(_, (.., used))| used.requests > 0.0).collect();
-        let clients = clients.into_iter().map(|(_, (name, nid, used))| {
+        let clients = self.clients().into_values().filter(|client| client.used.requests > 0.0);
+        let clients = clients.map(|Client { name, nid, used }| {
             let mut client = self.named(&name, &used);
             client["nid"] = nid.into();
             client
@@ -150,8 +148,8 @@ impl Report {
     fn named(&self, name: &str, used: &Use) -> Value {
         let mut all = self.rates(used);
         all["name"] = name.into();
-        let shown = Part::ALL.iter().filter(|part| **part != Part::Network);
-        all["parts_ms"] = shown.map(|part| (part.name().to_owned(), json!(used.mean_ms(*part)))).collect();
+        all["parts_ms"] =
+            Part::AT_SERVERS.iter().map(|part| (part.name().to_owned(), json!(used.mean_ms(*part)))).collect();
         all
     }
 
@@ -171,9 +169,9 @@ impl OfTarget {
             let none = Use::default();
             now.iter().map(|(name, now)| (name.clone(), now.since(before.get(name).unwrap_or(&none)))).collect()
         };
-        let client = |(uuid, client): (&String, &crate::picture::Client)| {
+        let client = |(uuid, client): (&String, &Client)| {
             let earlier = before.clients.get(uuid).map(|client| client.used).unwrap_or_default();
-            (uuid.clone(), (client.name.clone(), client.nid.clone(), client.used.since(&earlier)))
+            (uuid.clone(), Client { used: client.used.since(&earlier), ..client.clone() })
         };
         OfTarget {
             used: now.used().since(&before.used()),

@@ -5,7 +5,7 @@
 //! that is over name nobody; they are no measured optimum.
 
 use crate::median;
-use crate::picture::{Target, Use};
+use crate::picture::{Client, Target, Use};
 use crate::report::{Finding, OfTarget, Report};
 use nacre_base::Part;
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ impl Seen<'_> {
     }
 
     fn health(&self) -> Option<Finding> {
-        if self.now.health == "healthy" || self.now.health.contains("full") {
+        if self.now.health == "healthy" {
             return None;
         }
         let sentence = format!("{} is not healthy: {}.", self.name, self.now.health);
@@ -86,10 +86,10 @@ impl Seen<'_> {
 
     fn space(&self) -> Option<Finding> {
         let left = if self.now.size > 0.0 { self.now.available / self.now.size } else { 1.0 };
-        let is_full = self.now.health.contains("full") || left <= 0.0;
-        if !is_full && left >= NEARLY_FULL {
+        if left >= NEARLY_FULL {
             return None;
         }
+        let is_full = left <= 0.0;
         let sentence = match is_full {
             true => format!("{} is full.", self.name),
             false => format!("{} is nearly full.", self.name),
@@ -270,10 +270,10 @@ fn slow_links(report: &Report) -> Vec<Finding> {
     let clients = report.clients();
     let cost = |used: &Use| used.part(Part::Transfer) / (used.bytes() / (1 << 20) as f64);
     let is_busy = |used: &Use| used.bytes() >= (1 << 20) as f64 && used.requests >= REQUESTS_MIN;
-    let busy: Vec<_> = clients.values().filter(|(.., used)| is_busy(used)).collect();
+    let busy: Vec<_> = clients.values().filter(|client| is_busy(&client.used)).collect();
     let mut found = Vec::new();
-    for (name, nid, used) in &busy {
-        let others: Vec<f64> = busy.iter().filter(|(_, other, _)| other != nid).map(|(.., used)| cost(used)).collect();
+    for Client { name, nid, used } in busy.iter().copied() {
+        let others: Vec<f64> = busy.iter().filter(|other| other.nid != *nid).map(|other| cost(&other.used)).collect();
         let (mine, share) = (cost(used), used.share(Part::Transfer));
         if others.is_empty() || share < SHARE_MIN || used.mean_ms(Part::Transfer) < WAIT_MIN_MS {
             continue;
@@ -316,7 +316,7 @@ fn routers(report: &Report) -> Option<Finding> {
 /// Clients whose requests wait in the client itself, for a modify slot.
 fn clients_that_wait_for_themselves(report: &Report) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (name, nid, used) in report.clients().into_values() {
+    for Client { name, nid, used } in report.clients().into_values() {
         let (share, mean) = (used.share(Part::Client), used.mean_ms(Part::Client));
         if used.requests < REQUESTS_MIN || share < SHARE_MIN || mean < 2.0 * WAIT_MIN_MS {
             continue;

@@ -31,7 +31,7 @@ const FOUND_FOR: Duration = Duration::from_secs(30);
 /// runs the job's program in the same thread.
 const MISSING_FOR: Duration = Duration::from_secs(1);
 /// Time for which a thread's job is not looked for again: a program that is replaced by another (exec) counts as the former for so
-/// long. Looking takes 4 us, which is much beside a read of cached data.
+/// long, and a new rule takes effect after it. Looking takes 4 us, which is much beside a read of cached data.
 const RECENT_FOR: Duration = Duration::from_millis(100);
 /// Most such jobs. All are forgotten when there are more.
 const RECENT_MAX: usize = 4096;
@@ -56,7 +56,6 @@ struct Recent {
     until: Time,
     uid: u32,
     gid: u32,
-    rule: Arc<JobRule>,
     job: JobId,
 }
 
@@ -76,20 +75,19 @@ impl Jobs {
 
     /// The job of a request's caller.
     pub(crate) async fn of(&self, ctx: &Context) -> JobId {
-        let (rule, now) = (self.settings.rule(), self.rt.now());
+        let now = self.rt.now();
         if let Some(recent) = self.recent.lock().get(&ctx.pid)
             && now < recent.until
             && (recent.uid, recent.gid) == (ctx.uid, ctx.gid)
-            && Arc::ptr_eq(&recent.rule, &rule)
         {
             return recent.job;
         }
-        let job = self.look(ctx, &rule).await;
+        let job = self.look(ctx, &self.settings.rule()).await;
         let mut recent = self.recent.lock();
         if recent.len() >= RECENT_MAX {
             recent.clear();
         }
-        recent.insert(ctx.pid, Recent { until: now + RECENT_FOR, uid: ctx.uid, gid: ctx.gid, rule, job });
+        recent.insert(ctx.pid, Recent { until: now + RECENT_FOR, uid: ctx.uid, gid: ctx.gid, job });
         job
     }
 

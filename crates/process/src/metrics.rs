@@ -1,4 +1,4 @@
-//! `/metrics`: the metrics of this process for a monitoring system, over HTTP/1.1; and `/values?PATTERN`: parameters as JSON, for
+//! `/metrics`: the metrics of this process for a monitoring system, over HTTP/1.1; and `/values?PATTERN&PATTERN...`: parameters as JSON, for
 //! `nacre top`, if they are among those that it needs. On loopback unless the administrator names an address, because whoever can
 //! connect may read.
 //!
@@ -177,7 +177,7 @@ async fn answer(params: &Params, Question { head_only, path, query, dialect }: Q
     // A mount of a thousand OSTs takes a while to read, and must not hold up what else this thread runs.
     let read = match path.as_str() {
         "/metrics" => tokio::task::spawn_blocking(move || (dialect.content_type(), params.metrics(dialect))),
-        "/values" if is_for_everybody(&query) => {
+        "/values" if query.split('&').all(is_for_everybody) => {
             tokio::task::spawn_blocking(move || ("application/json", values(&params, &query)))
         }
         _ => return Answer { head_only, ..Answer::refusal("404 Not Found") },
@@ -197,10 +197,10 @@ fn is_for_everybody(pattern: &str) -> bool {
     nacre_diagnosis::PATTERNS.contains(&pattern) || is_history()
 }
 
-/// The parameters that match, as a JSON object.
-fn values(params: &Params, pattern: &str) -> String {
-    let all: serde_json::Map<String, serde_json::Value> =
-        params.values(pattern).into_iter().map(|(name, value)| (name, json::value(&value))).collect();
+/// The parameters that match one of the patterns, as a JSON object.
+fn values(params: &Params, patterns: &str) -> String {
+    let all = patterns.split('&').flat_map(|pattern| params.values(pattern));
+    let all = all.map(|(name, value)| (name, json::value(&value))).collect();
     serde_json::Value::Object(all).to_string()
 }
 

@@ -168,6 +168,9 @@ async fn story(cluster: Arc<Cluster>, cause: Cause, seed: u64) -> Outcome {
     }
     cluster.client_numbers().into_iter().for_each(|client| cluster.client_net().set_bandwidth(client, LINK));
     cluster.rt().sleep(Duration::from_secs(300)).await;
+    (0..CLIENTS as usize).for_each(|client| cluster.kill_client(client));
+    cluster.servers().into_iter().for_each(|server| cluster.crash(server, Crash::Process));
+    cluster.rt().sleep(Duration::from_secs(1)).await;
     outcome
 }
 

@@ -135,9 +135,8 @@ fn job_named(name: &str) -> Result<JobId, String> {
 
 fn job_stats(accounts: &Accounts, wall: Timestamp, listed: &[&'static str]) -> Drawn {
     let mut fields = Fields::default();
-    let jobs = accounts.jobs().into_iter().map(|(id, job)| Value::Fields(job_fields(&id, job, wall, listed)));
-    let jobs = Value::List(jobs.collect());
-    fields.0.push(nacre_base::param::value::Field { name: "jobs".into(), ends_at: None, value: jobs, suffix: "" });
+    let jobs = accounts.jobs().into_iter().map(|(id, job)| job_fields(&id, job, wall, listed));
+    fields.push("jobs", jobs.collect::<Vec<_>>());
     Drawn { fields, draw: draw_job_stats }
 }
 
@@ -239,9 +238,7 @@ fn of_use(used: &Use) -> Fields {
     fields.push("requests", used.parts.requests);
     fields.push("read_bytes", used.read);
     fields.push("write_bytes", used.written);
-    for part in Part::ALL.iter().filter(|part| **part != Part::Network) {
-        fields.push(part.name(), used.parts.micros(*part));
-    }
+    Part::AT_SERVERS.iter().for_each(|part| fields.push(part.name(), used.parts.micros(*part)));
     fields
 }
 
@@ -291,14 +288,14 @@ fn draw_time_parts(fields: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 /// Names of the numbers of a row of the history.
 fn columns() -> Vec<String> {
-    let parts = Part::ALL.iter().filter(|part| **part != Part::Network).map(|part| part.name());
+    let parts = Part::AT_SERVERS.iter().map(|part| part.name());
     ["time", "requests", "read_bytes", "write_bytes"].into_iter().chain(parts).map(str::to_owned).collect()
 }
 
 fn row(span: &Span) -> Vec<i64> {
     let Span { at, used } = span;
     let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let parts = Part::ALL.iter().filter(|part| **part != Part::Network).map(|part| count(used.parts.micros(*part)));
+    let parts = Part::AT_SERVERS.iter().map(|part| count(used.parts.micros(*part)));
     [*at, count(used.parts.requests), count(used.read), count(used.written)].into_iter().chain(parts).collect()
 }
 

@@ -35,7 +35,7 @@ pub(super) fn read(value: &Value) -> Option<Vec<Counted>> {
 pub(super) fn merge(into: &mut Vec<Counted>, other: Vec<Counted>) {
     for counted in other {
         match into.iter_mut().find(|mine| mine.name == counted.name) {
-            Some(mine) => mine.add(&counted.sums),
+            Some(mine) => mine.sums.merge(&counted.sums),
             None => into.push(counted),
         }
     }
@@ -53,22 +53,6 @@ impl Counted {
         let unit = member["unit"].as_str().unwrap_or_default().to_owned();
         let (min, max, sum, sum_squares) = (number("min"), number("max"), number("sum"), number("sum_squares"));
         Some(Counted { name: name.to_owned(), unit, sums: Sums { samples, min, max, sum, sum_squares } })
-    }
-
-    fn add(&mut self, other: &Sums) {
-        let mine = self.sums;
-        let min = match (mine.samples, other.samples) {
-            (0, _) => other.min,
-            (_, 0) => mine.min,
-            _ => mine.min.min(other.min),
-        };
-        self.sums = Sums {
-            samples: mine.samples.saturating_add(other.samples),
-            min,
-            max: mine.max.max(other.max),
-            sum: mine.sum.saturating_add(other.sum),
-            sum_squares: mine.sum_squares.saturating_add(other.sum_squares),
-        };
     }
 
     /// True if each event has a value, and not only is an event. Pages are counted one by one.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Names and values of the parameters that match one of the patterns in `pattern`. A parameter that several processes have
 /// stands there several times. Fails if no process runs.
-pub(super) fn values(pattern: &str) -> Result<Vec<(String, Value)>, String> {
+pub(crate) fn values(pattern: &str) -> Result<Vec<(String, Value)>, String> {
     let mut all = Vec::new();
     for pattern in expand_braces(pattern) {
         for answer in ask(&Request::GetValues { pattern })? {

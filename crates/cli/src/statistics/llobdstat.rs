@@ -43,7 +43,7 @@ Examples:
 /// Requests that are counted besides reads and writes: name, and Lustre's abbreviation.
 const REQUESTS: [(&str, &str); 4] = [("create", "cx"), ("destroy", "dx"), ("statfs", "st"), ("punch", "pu")];
 
-/// What an OST did since its start, or in an interval.
+/// Requests and bytes of an OST since its start, or in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Work {
     read_bytes: u64,

@@ -2,7 +2,7 @@
 //! host give through their admin sockets, print what Lustre's tools print, and have `--json` for programs.
 
 mod counted;
-mod host;
+pub(crate) mod host;
 mod intervals;
 pub(crate) mod lljobstat;
 pub(crate) mod llobdstat;
