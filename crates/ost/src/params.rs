@@ -22,42 +22,6 @@ const fn of_rcc(
     Declared::kept(OST, name, kind, default, about).in_unit(unit)
 }
 
-const QUANTUM: Kind = number(1, 65_535);
-
-/// The length of a batch, for each priority.
-const fn quantum(field: &'static str) -> Kind {
-    Kind::ByPriority { field, of: &QUANTUM }
-}
-
-/// Which requests are ordered.
-const SUPPORTED: Kind =
-    Kind::ByPriority { field: "supported", of: &Kind::Words(&["reads", "writes", "reads_and_writes"]) };
-/// By which offsets.
-const OFFSETS: Kind = Kind::ByPriority { field: "offset_type", of: &Kind::Words(&["logical"]) };
-
-/// Values of `nrs_policies`.
-const POLICIES: Kind = Kind::Words(&[
-    "fifo",
-    "crrn",
-    "orr",
-    "trr",
-    "turns",
-    "reg fifo",
-    "reg crrn",
-    "reg orr",
-    "reg trr",
-    "reg turns",
-    "hp fifo",
-    "hp crrn",
-    "hp orr",
-    "hp trr",
-    "hp turns",
-]);
-
-const fn of_io(name: &'static str, kind: Kind, about: &'static str) -> Declared {
-    Declared::kept(&["ost"], name, kind, "", about)
-}
-
 /// All declarations.
 pub const PARAMS: &[Declared] = &[
     Declared::kept(OST, "brw_size", number(1, 64), "4", "Bounds the data in one read or write request.").in_unit("MiB"),
@@ -128,26 +92,6 @@ pub const PARAMS: &[Declared] = &[
     ),
     Declared::shown(&["ost"], "ost_create.stats", Kind::Statistics, "The same of requests that make objects."),
     Declared::shown(&["ost"], "ost_io.stats", Kind::Statistics, "The same of reads and writes alone."),
-    of_io(
-        "ost_io.nrs_policies",
-        POLICIES,
-        "The order in which reads and writes run that wait: fifo, crrn, orr, trr or turns, for both priorities or for reg or hp.",
-    ),
-    of_io("ost_io.threads_max", number(1, 65_536), "Reads and writes that run at once, for each OST.").by_default("64"),
-    of_io(
-        "ost_io.high_priority_ratio",
-        number(1, 1 << 20),
-        "After so many in a row that others wait for, another one has its turn.",
-    )
-    .by_default("10"),
-    of_io("ost_io.nrs_crrn_quantum", quantum("quantum"), "Requests of a client's turn under crrn."),
-    of_io("ost_io.nrs_orr_quantum", quantum("quantum"), "Requests of an object's turn under orr."),
-    of_io("ost_io.nrs_trr_quantum", quantum("quantum"), "Requests of a round of an OST under trr."),
-    of_io("ost_io.nrs_turns_quantum", quantum("quantum_mb"), "MiB of a client's turn under turns."),
-    of_io("ost_io.nrs_orr_supported", SUPPORTED, "What orr orders by offset: reads, writes or reads_and_writes."),
-    of_io("ost_io.nrs_trr_supported", SUPPORTED, "The same of trr."),
-    of_io("ost_io.nrs_orr_offset_type", OFFSETS, "Offsets that orr orders by: logical."),
-    of_io("ost_io.nrs_trr_offset_type", OFFSETS, "The same of trr."),
 ];
 
 /// Refuses what the declaration of a parameter does not allow, with the sentence that an administrator reads.

@@ -212,7 +212,7 @@ impl TargetEntry {
     }
 
     pub(crate) fn lane(&self, lane: Lane) -> &Arc<LaneService<Work>> {
-        self.lanes[lane as usize].get_or_init(|| Arc::new(LaneService::new(lane, self.owner.clone())))
+        self.lanes[lane as usize].get_or_init(|| LaneService::new(lane, self.handler.service(), self.owner.clone()))
     }
 
     /// Negotiated connect data in memory that exports share.

@@ -86,6 +86,8 @@ pub enum Kind {
     Squash,
     /// NIDs, or patterns for them, with spaces or commas between; `NONE` or nothing for none.
     Nids,
+    /// Text of a form that the parameter's owner checks.
+    Syntax(&'static Syntax),
     /// Text of one or more lines, in Lustre's format where Lustre has it.
     Text,
     /// Counts, sums and extremes by operation; setting it to anything clears it, if it can be set.
@@ -100,6 +102,27 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Undeclared {
     /// No declared parameter has this name.
+/// The form of a text.
+#[derive(Debug)]
+pub struct Syntax {
+    /// What a value is, as it stands after `must be`.
+    pub form: &'static str,
+    /// Values that are allowed in this order.
+    pub good: &'static [&'static str],
+    /// Values that are not.
+    pub bad: &'static [&'static str],
+    /// Returns whether a value is allowed.
+    pub allows: fn(&str) -> bool,
+}
+
+impl PartialEq for Syntax {
+    fn eq(&self, other: &Syntax) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Syntax {}
+
     #[error(
         "{0:?} is no parameter that can be kept: its last part must be a declared name, such as in osc.*.max_dirty_mb"
     )]
@@ -343,6 +366,7 @@ impl std::fmt::Display for Kind {
             Kind::Number { least, most, step: 1 } => write!(f, "a number from {least} to {most}"),
             Kind::Number { least, most, step } => write!(f, "a multiple of {step} from {least} to {most}"),
             Kind::Percent => f.write_str("a number from 0 to 100"),
+            Kind::Syntax(syntax) => (syntax.allows)(value),
             Kind::Words(words) => write!(f, "one of {}", words.join(", ")),
             Kind::Counted { words, counted, most } => {
                 write!(f, "{} or {counted}:N with a number from 0 to {most}", words.join(", "))
@@ -362,6 +386,7 @@ impl std::fmt::Display for Kind {
 
 #[cfg(test)]
 mod tests {
+            Kind::Syntax(syntax) => f.write_str(syntax.form),
     use super::*;
 
     const OF_OSC: &[Declared] = &[
