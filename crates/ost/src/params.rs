@@ -1,6 +1,8 @@
 //! The parameters that only OSTs have.
 
 use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
+use nacre_base::param::series::{Series, fields, number as number_in};
+use nacre_base::param::value::Value;
 use nacre_ptlrpc::Controller;
 
 const OST: &[&str] = &["obdfilter"];
@@ -20,6 +22,17 @@ const fn of_rcc(
     about: &'static str,
 ) -> Declared {
     Declared::kept(OST, name, kind, default, about).in_unit(unit)
+}
+
+/// `congestion`: the requests under way, and the windows and wishes of all clients together.
+fn congestion(congestion: &Value) -> Vec<Series> {
+    let windows = congestion.field("windows").map_or(&[][..], fields);
+    let sum = |field: &str| windows.iter().map(|window| number_in(&window.value, field)).sum::<i128>();
+    vec![
+        Series::gauge("requests_under_way", number_in(congestion, "under_way")),
+        Series::gauge("windows_granted", sum("granted")),
+        Series::gauge("windows_wanted", sum("wanted")),
+    ]
 }
 
 /// All declarations.
@@ -52,7 +65,7 @@ pub const PARAMS: &[Declared] = &[
     of_rcc("stl", number(0, SECONDS_MAX), "60", "s", "A client that was idle for longer has no share of rcc."),
     of_rcc("lambda", number(100, 1000), "150", "%", "How long clients of rcc wait for replies, of latency_bound."),
     of_rcc("lnet_latency", number(0, SECONDS_MAX), "5", "s", "Added to that for the network."),
-    Declared::text(OST, "congestion", "Requests under way, and each client's window, wish and use."),
+    Declared::text(OST, "congestion", "Requests under way, and each client's window, wish and use.").series(congestion),
     Declared::kept(OST, "degraded", SWITCH, "0", "1 keeps new objects away from the OST while others have space."),
     Declared::kept(OST, "no_create", SWITCH, "0", "1 keeps new objects away from the OST."),
     Declared::kept(OST, "readonly", SWITCH, "0", "1 refuses every change of the OST."),

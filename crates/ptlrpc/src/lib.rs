@@ -70,6 +70,7 @@ mod request;
 mod request_buffers;
 mod request_log;
 mod schedules;
+mod series;
 mod service;
 mod stats;
 mod target;

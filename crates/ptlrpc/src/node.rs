@@ -522,6 +522,11 @@ impl ServedTarget {
         }
     }
 
+    /// Count of the clients that were evicted. It goes on counting while the target is served.
+    pub fn evictions(&self) -> Arc<AtomicU64> {
+        self.entry.evictions.clone()
+    }
+
     /// Its congestion control.
     pub fn congestion_control(&self) -> CongestionControl {
         CongestionControl::new(&self.entry, &self.node.core)

@@ -23,6 +23,7 @@ mod recovery_params;
 mod recovery_service;
 mod reply;
 mod scheduler;
+pub mod series;
 mod service;
 mod stats;
 mod target;
