@@ -18,7 +18,9 @@ pub struct ServiceLane {
 
 /// The schedules that were changed: few nodes have any.
 #[derive(Default)]
-pub(crate) struct Schedules(OnceLock<Box<Mutex<Vec<(ServiceLane, Schedule)>>>>);
+pub(crate) struct Schedules(OnceLock<Box<Changed>>);
+
+type Changed = Mutex<Vec<(ServiceLane, Schedule)>>;
 
 impl Schedules {
     pub(crate) fn of(&self, of: ServiceLane) -> Schedule {
