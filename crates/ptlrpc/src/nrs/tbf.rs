@@ -237,7 +237,8 @@ fn amounts(rate: Rate, unit_of: Rate) -> Option<u64> {
 }
 
 impl<T: Classified> Buckets<T> {
-    pub(super) fn new(order: &Order) -> Buckets<T> {
+    /// `next_class` is greater than the class of every ticket that a request still has.
+    pub(super) fn new(order: &Order, next_class: u32) -> Buckets<T> {
         let (by_key, buckets, ready, later, exempt) = Default::default();
         Buckets {
             rules: order.rules.clone(),
@@ -249,7 +250,7 @@ impl<T: Classified> Buckets<T> {
             exempt,
             waiting: 0,
             next_arrival: 0,
-            next_bucket: 1,
+            next_bucket: next_class,
             virtual_now: 0,
             until_sweep: 0,
         }
@@ -257,6 +258,11 @@ impl<T: Classified> Buckets<T> {
 
     pub(super) fn len(&self) -> usize {
         self.waiting
+    }
+
+    /// The number of the next class.
+    pub(super) fn next_class(&self) -> u32 {
+        self.next_bucket
     }
 
     /// Classes of a rule that are known now; the rule 0 is the default rule.
@@ -269,7 +275,7 @@ impl<T: Classified> Buckets<T> {
         let requests = self.drain();
         if order.classes != self.classes {
             self.by_key.clear();
-            self.buckets.retain(|_, bucket| bucket.running > 0);
+            self.buckets.clear();
         }
         (self.rules, self.classes) = (order.rules.clone(), order.classes);
         let rules = self.rules.clone();
