@@ -1,10 +1,11 @@
 //! The requests of one priority that wait in a lane, whatever the policy: in an order (`waiting`), for tokens (`tbf`), or for a
 //! while (`delay`).
 
-use super::Classified;
+use super::classified::Classified;
 use super::delay::Delayed;
 use super::policy::{Order, Policy};
-use super::tbf::{Buckets, Done};
+use super::tbf::Buckets;
+use super::ticket::Done;
 use super::waiting::Waiting;
 use nacre_base::Time;
 

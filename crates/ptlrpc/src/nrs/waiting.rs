@@ -5,8 +5,8 @@
 //! `turns`), of one object (`orr`), or of the target (`trr`, `fifo`). The next batch of the same owner belongs to the next round, so
 //! that every owner has one batch in each round.
 
+use super::classified::{Classified, Place};
 use super::policy::{Order, Policy};
-use super::{Classified, Place};
 use nacre_base::{Fid, FxHashMap, Nid};
 use std::collections::BTreeMap;
 
