@@ -417,10 +417,15 @@ impl Cluster {
 
     /// Arms a fault point of one process.
     pub(crate) fn arm_fault_of(&self, name: &str, point: &str, action: &str) -> Outcome {
+        self.set_param_of(name, &format!("fail_loc={point}:{action}:once"))
+    }
+
+    /// Sets a parameter, `NAME=VALUE`, in one process.
+    pub(crate) fn set_param_of(&self, name: &str, setting: &str) -> Outcome {
         let one = self.plan.root.join("run1");
         self.make_run_dir_of(name, &one)?;
         let lctl = Program::new(self.plan.root.join("bin/lctl")).env("NACRE_RUN_DIR", &one);
-        let set = lctl.args(["set_param", &format!("fail_loc={point}:{action}:once")]).run();
+        let set = lctl.args(["set_param", setting]).run();
         fs::remove_dir_all(&one)?;
         set.map(drop)
     }

@@ -4,6 +4,7 @@ pub(crate) mod away;
 pub(crate) mod cache;
 pub(crate) mod config;
 pub(crate) mod crash_points;
+pub(crate) mod culprits;
 pub(crate) mod doors;
 pub(crate) mod failover;
 pub(crate) mod faults;
@@ -55,6 +56,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(doors::all());
     all.extend(failover::all());
     all.extend(waits::all());
+    all.extend(culprits::all());
     all.extend(away::all());
     all.extend(up::all());
     all.extend(fsck::all());
