@@ -38,7 +38,8 @@ pub(crate) struct LaneService<W: Classified> {
 
 pub(crate) struct LaneState<W: Classified> {
     queue: LaneQueue<W>,
-    device: DeviceTime,
+    /// There once a request was at the device while the policy needed to know how long.
+    device: Option<Box<DeviceTime>>,
     /// Estimated time from arrival to reply.
     service: Estimator,
     counts: LaneCounts,
@@ -226,7 +227,7 @@ impl<W: Classified> LaneSlot<W> {
             return None;
         }
         let now = self.lane.now()?;
-        let number = self.lane.state.lock().device.begin(now);
+        let number = self.lane.state.lock().device.get_or_insert_default().begin(now);
         Some(AtDevice(self, number))
     }
 
@@ -279,7 +280,10 @@ impl<W: Classified> Drop for AtDevice<'_, W> {
     fn drop(&mut self) {
         let AtDevice(slot, number) = self;
         let Some(now) = slot.lane.now() else { return };
-        let took = slot.lane.state.lock().device.end(*number, now);
+        let took = {
+            let mut s = slot.lane.state.lock();
+            s.device.as_mut().expect("a request is at the device").end(*number, now)
+        };
         slot.device_us.fetch_add(u32::try_from(took.as_micros()).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 }

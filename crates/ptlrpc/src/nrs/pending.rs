@@ -27,7 +27,7 @@ impl<T: Classified> Engine<T> {
         match order.policy {
             Policy::Tbf => Engine::Buckets(Box::new(Buckets::new(&order, next_class))),
             Policy::Delay => Engine::Delayed(Box::new(Delayed::new(order.delay, order.seed))),
-            _ => Engine::Ordered(Waiting::new(order)),
+            _ => Engine::Ordered(Waiting::new(order.batches())),
         }
     }
 }
@@ -56,7 +56,7 @@ impl<T: Classified> Pending<T> {
             (Engine::Buckets(buckets), Policy::Tbf) => return buckets.set_order(&order, now),
             (Engine::Delayed(delayed), Policy::Delay) => return delayed.set_delay(order.delay),
             (Engine::Ordered(waiting), policy) if !matches!(policy, Policy::Tbf | Policy::Delay) => {
-                return waiting.set_order(order);
+                return waiting.set_order(order.batches());
             }
             _ => {}
         }

@@ -4,7 +4,7 @@ use super::expression::{Properties, Property};
 use super::rules::Rules;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// In which order requests that wait run: `nrs_policies`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -243,11 +243,14 @@ impl Default for Quanta {
     }
 }
 
+/// The rules of an order that has none: nodes share them.
+static NO_RULES: LazyLock<Arc<Rules>> = LazyLock::new(Arc::default);
+
 impl Order {
     /// An order with the defaults of all policies.
     pub fn of(policy: Policy, quanta: Quanta) -> Order {
-        let (classes, rules, delay) = Default::default();
-        Order { policy, quanta, classes, rules, delay, seed: 0 }
+        let (classes, delay) = Default::default();
+        Order { policy, quanta, classes, rules: NO_RULES.clone(), delay, seed: 0 }
     }
 
     /// The name of the policy with what `tbf` tells classes apart by, as in `tbf jobid`.
@@ -271,6 +274,20 @@ impl Order {
         }
     }
 
+    /// The part of it that a lane keeps whose requests have an order.
+    pub(super) fn batches(&self) -> Batches {
+        Batches { policy: self.policy, quanta: self.quanta }
+    }
+}
+
+/// A policy that puts requests into an order, and the length of its batches. Most lanes of most nodes have only this.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Batches {
+    pub(super) policy: Policy,
+    quanta: Quanta,
+}
+
+impl Batches {
     /// What belongs to a batch: requests or, under `turns`, bytes.
     pub(super) fn quantum(&self) -> u64 {
         match self.policy {

@@ -6,13 +6,13 @@
 //! that every owner has one batch in each round.
 
 use super::classified::{Classified, Place};
-use super::policy::{Order, Policy};
+use super::policy::{Batches, Policy};
 use nacre_base::{Fid, FxHashMap, Nid};
 use std::collections::BTreeMap;
 
 /// Requests in the order in which they will run.
 pub(super) struct Waiting<T> {
-    order: Order,
+    order: Batches,
     requests: BTreeMap<Key, (Owner, T)>,
     owners: FxHashMap<Owner, Batch>,
     /// Round of the request that ran last.
@@ -58,7 +58,7 @@ const BYTES_MIN: u64 = 64 << 10;
 const IDLE_OWNERS_MAX: usize = 1024;
 
 impl<T: Classified> Waiting<T> {
-    pub(super) fn new(order: Order) -> Waiting<T> {
+    pub(super) fn new(order: Batches) -> Waiting<T> {
         let (requests, owners) = Default::default();
         Waiting { order, requests, owners, round: 0, next_batch: FIRST + 1, next_arrival: 0 }
     }
@@ -68,7 +68,7 @@ impl<T: Classified> Waiting<T> {
     }
 
     /// Orders all requests anew.
-    pub(super) fn set_order(&mut self, order: Order) {
+    pub(super) fn set_order(&mut self, order: Batches) {
         let waiting = self.drain();
         *self = Waiting::new(order);
         waiting.into_iter().for_each(|request| self.push(request));
@@ -158,7 +158,7 @@ impl<T: Classified> Waiting<T> {
 #[cfg(test)]
 mod tests {
     use super::super::Ticket;
-    use super::super::policy::{Ordered, Quanta};
+    use super::super::policy::{Order, Ordered, Quanta};
     use super::*;
     use nacre_base::Prng;
     use nacre_wire::RpcHeader;
@@ -195,7 +195,7 @@ mod tests {
     fn of(policy: Policy) -> Waiting<Write> {
         let (orr_ordered, trr_ordered) = (Ordered::ReadsAndWrites, Ordered::ReadsAndWrites);
         let quanta = Quanta { crrn: 2, orr: 3, trr: 4, turn_mib: 3, orr_ordered, trr_ordered };
-        Waiting::new(Order::of(policy, quanta))
+        Waiting::new(Order::of(policy, quanta).batches())
     }
 
     /// The policies that this engine carries out.
@@ -258,7 +258,7 @@ mod tests {
         let mut waiting = of(Policy::Turns);
         ARRIVALS.iter().for_each(|write| waiting.push(*write));
         assert_eq!(waiting.pop(), Some(Write(1, 1, 0)));
-        waiting.set_order(of(Policy::Fifo).order.clone());
+        waiting.set_order(of(Policy::Fifo).order);
         assert_eq!(order(&mut waiting), [(1, 4), (1, 3), (1, 1), (1, 2), (2, 9), (2, 8)]);
     }
 

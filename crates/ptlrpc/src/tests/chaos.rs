@@ -15,6 +15,7 @@ fn chaos(seed: u64) -> u64 {
         loss_ppm: 10_000,
         reorder_ppm: 20_000,
         reorder_delay: 40 * SECOND,
+        ..LinkOptions::default()
     };
     let scenario = move |rt: Rt| async move {
         let mut w = World::with(&rt, SimNetOptions { link, seed, ..SimNetOptions::default() });
