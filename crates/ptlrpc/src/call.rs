@@ -47,6 +47,9 @@ pub struct CallOptions {
     pub gid: u32,
     /// Job of the asking process, padded with zeroes.
     pub jobid: [u8; 32],
+    /// Bytes that the caller has to move besides, and has made no calls for yet: the server hears of them as of those that wait for
+    /// the window.
+    pub backlog: u64,
 }
 
 impl Default for CallOptions {
@@ -64,6 +67,7 @@ impl Default for CallOptions {
             uid: 0,
             gid: 0,
             jobid: [0; 32],
+            backlog: 0,
         }
     }
 }

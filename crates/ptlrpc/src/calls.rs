@@ -3,6 +3,7 @@
 //! A call waits for a modify slot if it needs one, then for room in the window if it needs that, then for a connection;
 //! then it is sent, and sent again over every new connection until it is answered.
 
+use crate::congestion::Controller;
 use crate::error::RpcError;
 use crate::flights::AllFlights;
 use crate::import_state::Connection;
@@ -492,12 +493,13 @@ impl Calls {
         self.window.granted()
     }
 
-    /// RPCs and bytes that wait for the window, and the one that is about to be sent.
-    pub(crate) fn wanted(&self, bytes: u64) -> Credits {
+    /// RPCs and bytes that wait for the window, the one that is about to be sent, and those that its caller has to send besides.
+    pub(crate) fn wanted(&self, bytes: u64, backlog: u64) -> Credits {
         let bytes_of = |xid| self.calls.get(xid).and_then(|c| c.spec.window).unwrap_or(0);
         // Of a long queue only the first bytes are added up, to keep this cheap; the count of its RPCs is exact.
         let waiting = self.for_window.iter().take(64).map(bytes_of).sum::<u64>();
-        Credits { rpcs: self.for_window.len() as u32 + 1, bytes: waiting + bytes }
+        let to_come = backlog.div_ceil(bytes.max(1)).min(Controller::RPCS_MAX.into()) as u32;
+        Credits { rpcs: self.for_window.len() as u32 + 1 + to_come, bytes: waiting + bytes + backlog }
     }
 
     /// RPCs sent and not answered.
@@ -742,7 +744,8 @@ mod tests {
         c.begin(4, Spec { window: Some(10), ..modify.clone() });
         c.begin(5, Spec { window: Some(10), ..Spec::plain() });
         assert_eq!([4, 5].map(|x| poll(&mut c, x, connection(1))), ["send tag 2", "wait"]);
-        assert_eq!(c.wanted(10), Credits { rpcs: 2, bytes: 20 });
+        assert_eq!(c.wanted(10, 0), Credits { rpcs: 2, bytes: 20 });
+        assert_eq!(c.wanted(10, 25), Credits { rpcs: 5, bytes: 45 }, "bytes that no call was made for yet");
         c.set_window(2);
         assert_eq!(poll(&mut c, 5, connection(1)), "send tag 0");
     }

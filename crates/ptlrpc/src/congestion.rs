@@ -20,21 +20,15 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// How windows are decided on: `obdfilter.*.congestion_control`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Controller {
     /// The same number of RPCs for everyone; 0 leaves it to the clients. `fix:N`.
     Fixed(u32),
     /// The published algorithm, within a bound of latency. `rcc`.
     Rcc,
     /// Windows in bytes, within a bound if there is one, otherwise as long as the device needs. `nacre`.
+    #[default]
     Nacre,
-}
-
-impl Default for Controller {
-    /// Windows are left to the clients.
-    fn default() -> Controller {
-        Controller::Fixed(0)
-    }
 }
 
 impl Controller {

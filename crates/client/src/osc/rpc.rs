@@ -171,7 +171,7 @@ impl Osc {
             self.rpc_stats.count_write(body.extents.first().map_or(0, |e| e.offset), data.len() as u64);
             let sent = if self.corrupts("osc.write.corrupt") { damaged(&data) } else { data.clone() };
             let options = self.io_options(&out.caller, Bulk::Send(sent), out.lock, out.urgent);
-            let options = self.changing(of.object, options);
+            let options = CallOptions { backlog: self.account.lock().dirty(), ..self.changing(of.object, options) };
             // Not repeated after an eviction, because other clients may have written there since.
             match self.connection.call_once::<WriteReply>(Opcode::OstWrite, &body, options).await {
                 Err(Errno::EBADMSG) => {

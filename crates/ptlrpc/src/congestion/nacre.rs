@@ -4,7 +4,7 @@
 //! each has a *turn*: as many bytes as the device needs in sequence to be about as fast as it can be. The turn is found by trying:
 //! twice as long as long as that makes the target faster, half as long as long as that costs nothing. Requests wait in the scheduler
 //! by turns ([`crate::nrs`]), so that a client's window is one sequence for the device, and a request waits for one window of
-//! everybody else.
+//! everybody else. A few clients get more than that: as long as all together wait for little, each keeps the device and the network busy.
 //!
 //! The controller does not look at what a client says it wants. A client that wants less leaves part of its window unused, which costs
 //! nobody anything.
@@ -24,6 +24,9 @@ const TURN_MIN: u64 = 1 << 20;
 const TURN_MAX: u64 = 64 << 20;
 /// The first: what most clients have under way today.
 const TURN_FIRST: u64 = 16 << 20;
+/// Without a bound, few clients share at least this much: what Lustre's defaults allow one client, 8 requests of 4 MiB. It keeps device,
+/// network and checksums busy at once, which short turns of a single client would not.
+const TOGETHER_MIN: u64 = 32 << 20;
 /// A turn twice as long is worth its latency if the target is faster by so many hundredths.
 const WORTH_PERCENT: f64 = 3.0;
 /// The shortest trial of a turn.
@@ -48,7 +51,7 @@ enum Search {
     Begin,
     /// The present turn is twice the best so far.
     Longer { best: u64, rate: f64, has_climbed: bool },
-    /// The present turn is half the best so far.
+    /// The present turn is half the best so far. The rate is that of the fastest turn: many small losses must not add up.
     Shorter { best: u64, rate: f64 },
     /// The turn stays for so many trials.
     Settled { trials: u32 },
@@ -84,7 +87,7 @@ impl Nacre {
                 let all = rate * bound.as_secs_f64() * f64::from(SHARED_PERCENT) / 100.0;
                 (all as u64 / clients).min(TURN_MAX)
             }
-            (None, _) => self.turn,
+            (None, _) => self.turn.max(TOGETHER_MIN / clients),
         };
         // A window admits one request of any size.
         let bytes = share.max(COST_MIN);
@@ -140,7 +143,7 @@ impl Nacre {
             Search::Longer { best, has_climbed: true, .. } => settled(best),
             Search::Longer { best, rate, .. } => shorter(best, rate),
             Search::Shorter { best, rate } if is_worth(rate, measured) => settled(best),
-            Search::Shorter { .. } => shorter(turn, measured),
+            Search::Shorter { rate, .. } => shorter(turn, measured.max(rate)),
             Search::Settled { trials: 0 } => longer(turn, measured, false),
             Search::Settled { trials } => (turn, Search::Settled { trials: trials - 1 }),
         };
@@ -177,6 +180,27 @@ mod tests {
         assert_eq!(search(0.1, 190e6).0, 64, "a seek of 100 ms");
         assert_eq!(search(0.0, 3e9).0, 1, "flash");
         assert!(search(0.0, 3e9).1 < 8);
+    }
+
+    #[test]
+    fn a_turn_does_not_become_shorter_by_many_small_losses() {
+        let mut nacre = Nacre { turn: 32 * MIB, search: Search::Settled { trials: 0 }, ..Nacre::default() };
+        // Each half is 2 % slower; of 4 % it would be too much.
+        while !matches!(nacre.search, Search::Settled { trials: 1.. }) {
+            nacre.decide(1e8 * 0.98f64.powf(6.0 - (nacre.turn as f64 / MIB as f64).log2()));
+        }
+        assert_eq!(nacre.turn, 16 * MIB);
+    }
+
+    #[test]
+    fn few_clients_have_more_than_a_turn() {
+        let nacre = Nacre { turn: MIB, ..Nacre::default() };
+        let granted = |clients: u64| {
+            let mut load = Load::default();
+            (0..clients).for_each(|client| load.handle_arrival(client, Credits::default(), Time::ZERO));
+            nacre.grant(&load, None).bytes / MIB
+        };
+        assert_eq!([1, 2, 8, 32, 1000].map(granted), [32, 16, 4, 1, 1]);
     }
 
     #[test]
