@@ -4,6 +4,7 @@
 pub mod declared;
 pub mod openmetrics;
 mod pattern;
+pub mod series;
 pub mod squash;
 mod text;
 pub mod value;
@@ -289,7 +290,7 @@ impl Params {
         let measured: Vec<_> = {
             let all = self.all.lock();
             let metrics = all.iter().filter_map(|(name, param)| Some((name, param, param.declared?)));
-            let metrics = metrics.filter(|(_, _, declared)| declared.kind.is_metric());
+            let metrics = metrics.filter(|(_, _, declared)| declared.is_metric());
             metrics.map(|(name, param, declared)| (name.clone(), declared, param.get.clone())).collect()
         };
         let mut exposition = Exposition::default();

@@ -1,6 +1,8 @@
 //! The parameters of lock namespaces, of servers and of clients.
 
 use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
+use nacre_base::param::series::{Series, fields, number as number_of};
+use nacre_base::param::value::Value;
 
 const NAMESPACE: &[&str] = &["ldlm.namespaces"];
 
@@ -16,6 +18,15 @@ const fn kept(name: &'static str, kind: Kind, default: &'static str, about: &'st
     Declared::kept(NAMESPACE, name, kind, default, about)
 }
 
+/// `called_back`: how long the slowest client has been waited for until now, and the number that are waited for.
+fn called_back(called_back: &Value) -> Vec<Series> {
+    let waited = || fields(called_back).iter().map(|holder| number_of(&holder.value, "waited_for_now"));
+    vec![
+        Series::gauge("waited_for_lock_longest", waited().max().unwrap_or_default()).in_unit("us"),
+        Series::gauge("waited_for_holders", waited().filter(|micros| *micros > 0).count() as i128),
+    ]
+}
+
 /// All parameters of lock namespaces.
 pub const PARAMS: &[Declared] = &[
     gauge("lock_count", "Locks that are granted.").metric("locks"),
@@ -27,7 +38,8 @@ pub const PARAMS: &[Declared] = &[
         NAMESPACE,
         "called_back",
         "Clients that were asked for locks that others wait for, the slowest first.",
-    ),
+    )
+    .series(called_back),
     count("lock_timeouts", "Locks that were not given back in time, and cost their client its connection."),
     gauge("pool.granted", "Locks that are granted."),
     gauge("pool.server_lock_volume", "The lock volume that the server tells its clients, as Lustre has it."),
@@ -66,3 +78,21 @@ pub const PARAMS: &[Declared] = &[
     kept("leave_room", SWITCH, "1", "Turns on leaving room for other writers when a lock grows."),
     kept("own_locks_conflict", SWITCH, "0", "Makes the locks of one client conflict with each other."),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_base::param::value::{Fields, Reading};
+
+    #[test]
+    fn the_longest_wait_for_a_lock_is_shown() {
+        let mut all = Fields::default();
+        for (name, waited) in [("a", 0u64), ("b", 7), ("c", 5)] {
+            let mut holder = Fields::default();
+            holder.push("waited_for_now", waited);
+            all.push(name, holder);
+        }
+        let shown = called_back(&all.into_value()).into_iter().map(|one| (one.metric, one.value));
+        assert_eq!(shown.collect::<Vec<_>>(), [("waited_for_lock_longest", 7), ("waited_for_holders", 2)]);
+    }
+}

@@ -117,6 +117,7 @@ impl Mdt {
         mdt.osps.add_params();
         let reaper = mdt.target.rt().spawn(linger::reap(Arc::downgrade(&mdt), to_reap));
         let served = nacre_tgt::serve(&mdt).await?;
+        nacre_tgt::register_scheduler(&mdt.target, nacre_tgt::Scheduled::MDT);
         let lfsck = Some(Lfsck::start(&mdt).await);
         *mdt.running.lock() = Running { served: Some(served), config: None, reaper: Some(reaper), lfsck };
         if let Err(error) = mdt.register().await {

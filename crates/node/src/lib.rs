@@ -38,6 +38,7 @@ pub const DECLARED: &[&[Declared]] = &[
     nacre_ptlrpc::PARAMS,
     nacre_ldlm::PARAMS,
     nacre_tgt::PARAMS,
+    nacre_tgt::SCHEDULER_PARAMS,
     nacre_mgs::PARAMS,
     nacre_mdt::PARAMS,
     nacre_ost::PARAMS,

@@ -4,7 +4,8 @@
 use crate::Node;
 use nacre_base::Nid;
 use nacre_base::param::declared::{Declared, Kind};
-use nacre_base::param::value::{Column, Drawn, Fields, Head, Histograms, Table, Window};
+use nacre_base::param::series::{Series, fields, number};
+use nacre_base::param::value::{Column, Drawn, Field, Fields, Head, Histograms, Table, Value, Window};
 use nacre_lnet::{Lnet, PoolKind, Route, WAIT_BOUNDS, Waits};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -15,9 +16,12 @@ pub(crate) const PARAMS: &[Declared] = &[
         &[],
         "peers",
         "Peers of the network, their credits and router credits, and the lowest that these have been.",
-    ),
-    Declared::text(&[], "nis", "Interfaces of the network, their credits, and the lowest that these have been."),
-    Declared::text(&[], "buffers", "Buffers of a router by pool, those that are free, and the lowest that was."),
+    )
+    .series(peer_series),
+    Declared::text(&[], "nis", "Interfaces of the network, their credits, and the lowest that these have been.")
+        .series(interface_series),
+    Declared::text(&[], "buffers", "Buffers of a router by pool, those that are free, and the lowest that was.")
+        .series(buffer_series),
     Declared::shown(
         &[],
         "credit_waits",
@@ -26,7 +30,7 @@ pub(crate) const PARAMS: &[Declared] = &[
          router credit or a buffer.",
     )
     .metric("lnet_credit_wait"),
-    Declared::text(&[], "routers", "Routers that routes lead through, and whether they are alive."),
+    Declared::text(&[], "routers", "Routers that routes lead through, and whether they are alive.").series(router_series),
     Declared::text(&[], "routes", "Routes to other networks."),
 ];
 
@@ -87,29 +91,60 @@ fn draw_peers(peers: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
+/// How many peers there are, and how many of them are down or short of credits. Each peer has no series of its own, because a server has
+/// thousands of them.
+fn peer_series(peers: &Value) -> Vec<Series> {
+    let count = |metric, holds: &dyn Fn(&Value) -> bool| {
+        Series::gauge(metric, fields(peers).iter().filter(|peer| holds(&peer.value)).count() as i128)
+    };
+    let is_down = |peer: &Value| peer.field("state").and_then(Value::text) == Some("down");
+    vec![
+        count("lnet_peers", &|_| true),
+        count("lnet_peers_down", &is_down),
+        count("lnet_peers_without_credits", &|peer| number(peer, "tx") < 0),
+        count("lnet_peers_without_router_credits", &|peer| number(peer, "rtr") < 0),
+    ]
+}
+
 /// For each interface: the credits of a peer and of the interface, and the lowest that the latter have been.
-fn nis(lnet: &Lnet) -> String {
-    let mut text = format!(
-        "{:<24} {:>6} {:>5} {:>4} {:>4} {:>4} {:>5} {:>5} {:>5}\n",
-        "nid", "status", "alive", "refs", "peer", "rtr", "max", "tx", "min"
-    );
+fn nis(lnet: &Lnet) -> Drawn {
+    let mut all = Fields::default();
     for ni in lnet.interfaces() {
-        let status = if ni.up { "up" } else { "down" };
-        let refs = 1 + (i64::from(ni.credits) - ni.available_tx_credits).max(0);
-        // Here and below: writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "{:<24} {status:>6} {:>5} {refs:>4} {:>4} {:>4} {:>5} {:>5} {:>5}",
-            ni.nid.to_string(),
-            0,
-            ni.peer_credits,
-            ni.peer_buffer_credits,
-            ni.credits,
-            ni.available_tx_credits,
-            ni.min_tx_credits
-        );
+        let mut fields = Fields::default();
+        fields.push("status", if ni.up { "up" } else { "down" });
+        fields.push("alive", 0_u64);
+        fields.push("refs", 1 + (i64::from(ni.credits) - ni.available_tx_credits).max(0));
+        fields.push("peer", ni.peer_credits);
+        fields.push("rtr", ni.peer_buffer_credits);
+        fields.push("max", ni.credits);
+        fields.push("tx", ni.available_tx_credits);
+        fields.push("min", ni.min_tx_credits);
+        all.push(ni.nid.to_string(), fields);
     }
-    text
+    Drawn { fields: all, draw: draw_nis }
+}
+
+fn draw_nis(nis: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    const COLUMNS: [&str; 8] = ["status", "alive", "refs", "peer", "rtr", "max", "tx", "min"];
+    let mut row = |nid: &str, [status, alive, refs, peer, rtr, max, tx, min]: [&str; 8]| {
+        writeln!(f, "{nid:<24} {status:>6} {alive:>5} {refs:>4} {peer:>4} {rtr:>4} {max:>5} {tx:>5} {min:>5}")
+    };
+    row("nid", COLUMNS)?;
+    for ni in &nis.0 {
+        let cells = COLUMNS.map(|name| ni.value.field(name).map(ToString::to_string).unwrap_or_default());
+        row(&ni.name, cells.each_ref().map(String::as_str))?;
+    }
+    Ok(())
+}
+
+/// The credits of each interface and those that are left; below zero, the messages that wait for one.
+fn interface_series(nis: &Value) -> Vec<Series> {
+    let of = |nid: &str, metric, number| Series::gauge(metric, number).of("nid", nid);
+    let all = fields(nis).iter().flat_map(|ni| {
+        let (max, left) = (number(&ni.value, "max"), number(&ni.value, "tx"));
+        [of(&ni.name, "lnet_interface_credits", max), of(&ni.name, "lnet_interface_credits_left", left)]
+    });
+    all.collect()
 }
 
 /// For each pool of a router: its buffers, those that are free (below zero, the messages that wait), and the lowest that was.
@@ -135,6 +170,16 @@ fn draw_buffers(pools: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
+/// The buffers of each pool and those that are free; below zero, the messages that wait for one.
+fn buffer_series(pools: &Value) -> Vec<Series> {
+    let of = |pool: &str, metric, number| Series::gauge(metric, number).of("pool", pool);
+    let all = fields(pools).iter().flat_map(|pool| {
+        let (count, free) = (number(&pool.value, "count"), number(&pool.value, "credits"));
+        [of(&pool.name, "lnet_router_buffers", count), of(&pool.name, "lnet_router_buffers_free", free)]
+    });
+    all.collect()
+}
+
 /// Histograms of the waits for each kind of credit and buffer.
 fn credit_waits(lnet: &Lnet, window: Window) -> Histograms {
     let waits = lnet.waits();
@@ -153,7 +198,7 @@ fn credit_waits(lnet: &Lnet, window: Window) -> Histograms {
         counted: "messages",
         head: Head::Rpc,
         bounds: WAIT_BOUNDS,
-        metric: "usecs",
+        metric: "time",
         unit: "us",
         columns: columns.into_iter().map(column).collect(),
     };
@@ -161,23 +206,48 @@ fn credit_waits(lnet: &Lnet, window: Window) -> Histograms {
 }
 
 /// For each gateway: how many routes lead through it, and whether it is alive.
-fn routers(lnet: &Lnet) -> String {
+fn routers(lnet: &Lnet) -> Drawn {
     let mut gateways: BTreeMap<Nid, (u32, bool)> = BTreeMap::new();
     for status in lnet.routes() {
         let (count, alive) = gateways.entry(status.route.gateway).or_default();
         (*count, *alive) = (*count + 1, *alive || status.up);
     }
-    let mut text = format!("{:<4} {:>7} {:>5} {}\n", "ref", "rtr_ref", "alive", "router");
+    let mut all = Fields::default();
     for (gateway, (count, alive)) in gateways {
-        let _ = writeln!(text, "{:<4} {count:>7} {:>5} {gateway}", count + 1, if alive { "up" } else { "down" });
+        let mut fields = Fields::default();
+        fields.push("ref", count + 1);
+        fields.push("rtr_ref", count);
+        fields.push("alive", if alive { "up" } else { "down" });
+        all.push(gateway.to_string(), fields);
     }
-    text
+    Drawn { fields: all, draw: draw_routers }
+}
+
+fn draw_routers(routers: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    const COLUMNS: [&str; 3] = ["ref", "rtr_ref", "alive"];
+    let mut row =
+        |[count, routes, alive]: [&str; 3], router: &str| writeln!(f, "{count:<4} {routes:>7} {alive:>5} {router}");
+    row(COLUMNS, "router")?;
+    for router in &routers.0 {
+        let cells = COLUMNS.map(|name| router.value.field(name).map(ToString::to_string).unwrap_or_default());
+        row(cells.each_ref().map(String::as_str), &router.name)?;
+    }
+    Ok(())
+}
+
+/// Whether each router is alive.
+fn router_series(routers: &Value) -> Vec<Series> {
+    let is_up = |router: &Value| router.field("alive").and_then(Value::text) == Some("up");
+    let one =
+        |router: &Field| Series::gauge("lnet_router_up", i128::from(is_up(&router.value))).of("router", &*router.name);
+    fields(routers).iter().map(one).collect()
 }
 
 /// Whether the node passes messages on, and its routes.
 fn routes(lnet: &Lnet) -> String {
     let enabled = lnet.routing().is_some_and(|status| status.enabled);
     let mut text = format!("Routing {}\n", if enabled { "enabled" } else { "disabled" });
+    // Here and below: writing to a String cannot fail.
     let _ = writeln!(text, "{:<8} {:>4} {:>8} {:>7} router", "net", "hops", "priority", "state");
     for status in lnet.routes() {
         let Route { network, gateway, hops, priority } = status.route;

@@ -2,6 +2,7 @@
 
 use crate::TARGET_SEQ;
 use crate::brw_stats::BrwStats;
+use crate::congestion;
 use crate::lfsck_status::LfsckStatus;
 use crate::memory::Memory;
 use crate::object_service::ObjectService;
@@ -10,13 +11,12 @@ use crate::remover::{Remover, remove_orphans};
 use crate::sequences::{OfMgs, Successors};
 use crate::settings::Settings;
 use crate::space::Space;
-use crate::{congestion, scheduler};
 use nacre_base::{Errno, TargetKind, TargetName, Uuid};
 use nacre_mgc::{Mgc, RegisterError};
 use nacre_osd::Osd;
 use nacre_ptlrpc::{RpcNode, ServedTarget, Servers};
 use nacre_rt::Task;
-use nacre_tgt::{LockService, TARGET, Target, TargetConfig, TargetError};
+use nacre_tgt::{LockService, Scheduled, TARGET, Target, TargetConfig, TargetError};
 use nacre_wire::ldlm::LockKind;
 use nacre_wire::mgs::{Config, TargetEntry, TargetReg};
 use parking_lot::Mutex;
@@ -96,7 +96,7 @@ impl Ost {
         let tasks = vec![target.rt().spawn(run_remover), target.rt().spawn(remove_orphans(target.clone()))];
         let served = nacre_tgt::serve(&service).await?;
         congestion::register(&target, &served.congestion_control());
-        scheduler::register(&target);
+        [Scheduled::OST_IO, Scheduled::OST].into_iter().for_each(|of| nacre_tgt::register_scheduler(&target, of));
         Ok(Arc::new(Ost { service, served: Mutex::new(Some(served)), tasks: Mutex::new(tasks) }))
     }
 

@@ -25,7 +25,6 @@ mod params;
 mod range_lock;
 mod record;
 mod remover;
-mod scheduler;
 mod sequences;
 mod service;
 mod settings;

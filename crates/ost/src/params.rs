@@ -1,6 +1,8 @@
 //! The parameters that only OSTs have.
 
 use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
+use nacre_base::param::series::{Series, fields, number as number_in};
+use nacre_base::param::value::Value;
 use nacre_ptlrpc::Controller;
 
 const OST: &[&str] = &["obdfilter"];
@@ -22,40 +24,15 @@ const fn of_rcc(
     Declared::kept(OST, name, kind, default, about).in_unit(unit)
 }
 
-const QUANTUM: Kind = number(1, 65_535);
-
-/// The length of a batch, for each priority.
-const fn quantum(field: &'static str) -> Kind {
-    Kind::ByPriority { field, of: &QUANTUM }
-}
-
-/// Which requests are ordered.
-const SUPPORTED: Kind =
-    Kind::ByPriority { field: "supported", of: &Kind::Words(&["reads", "writes", "reads_and_writes"]) };
-/// By which offsets.
-const OFFSETS: Kind = Kind::ByPriority { field: "offset_type", of: &Kind::Words(&["logical"]) };
-
-/// Values of `nrs_policies`.
-const POLICIES: Kind = Kind::Words(&[
-    "fifo",
-    "crrn",
-    "orr",
-    "trr",
-    "turns",
-    "reg fifo",
-    "reg crrn",
-    "reg orr",
-    "reg trr",
-    "reg turns",
-    "hp fifo",
-    "hp crrn",
-    "hp orr",
-    "hp trr",
-    "hp turns",
-]);
-
-const fn of_io(name: &'static str, kind: Kind, about: &'static str) -> Declared {
-    Declared::kept(&["ost"], name, kind, "", about)
+/// `congestion`: the requests under way, and the windows and wishes of all clients together.
+fn congestion(congestion: &Value) -> Vec<Series> {
+    let windows = congestion.field("windows").map_or(&[][..], fields);
+    let sum = |field: &str| windows.iter().map(|window| number_in(&window.value, field)).sum::<i128>();
+    vec![
+        Series::gauge("requests_under_way", number_in(congestion, "under_way")),
+        Series::gauge("windows_granted", sum("granted")),
+        Series::gauge("windows_wanted", sum("wanted")),
+    ]
 }
 
 /// All declarations.
@@ -88,7 +65,7 @@ pub const PARAMS: &[Declared] = &[
     of_rcc("stl", number(0, SECONDS_MAX), "60", "s", "A client that was idle for longer has no share of rcc."),
     of_rcc("lambda", number(100, 1000), "150", "%", "How long clients of rcc wait for replies, of latency_bound."),
     of_rcc("lnet_latency", number(0, SECONDS_MAX), "5", "s", "Added to that for the network."),
-    Declared::text(OST, "congestion", "Requests under way, and each client's window, wish and use."),
+    Declared::text(OST, "congestion", "Requests under way, and each client's window, wish and use.").series(congestion),
     Declared::kept(OST, "degraded", SWITCH, "0", "1 keeps new objects away from the OST while others have space."),
     Declared::kept(OST, "no_create", SWITCH, "0", "1 keeps new objects away from the OST."),
     Declared::kept(OST, "readonly", SWITCH, "0", "1 refuses every change of the OST."),
@@ -128,26 +105,6 @@ pub const PARAMS: &[Declared] = &[
     ),
     Declared::shown(&["ost"], "ost_create.stats", Kind::Statistics, "The same of requests that make objects."),
     Declared::shown(&["ost"], "ost_io.stats", Kind::Statistics, "The same of reads and writes alone."),
-    of_io(
-        "ost_io.nrs_policies",
-        POLICIES,
-        "The order in which reads and writes run that wait: fifo, crrn, orr, trr or turns, for both priorities or for reg or hp.",
-    ),
-    of_io("ost_io.threads_max", number(1, 65_536), "Reads and writes that run at once, for each OST.").by_default("64"),
-    of_io(
-        "ost_io.high_priority_ratio",
-        number(1, 1 << 20),
-        "After so many in a row that others wait for, another one has its turn.",
-    )
-    .by_default("10"),
-    of_io("ost_io.nrs_crrn_quantum", quantum("quantum"), "Requests of a client's turn under crrn."),
-    of_io("ost_io.nrs_orr_quantum", quantum("quantum"), "Requests of an object's turn under orr."),
-    of_io("ost_io.nrs_trr_quantum", quantum("quantum"), "Requests of a round of an OST under trr."),
-    of_io("ost_io.nrs_turns_quantum", quantum("quantum_mb"), "MiB of a client's turn under turns."),
-    of_io("ost_io.nrs_orr_supported", SUPPORTED, "What orr orders by offset: reads, writes or reads_and_writes."),
-    of_io("ost_io.nrs_trr_supported", SUPPORTED, "The same of trr."),
-    of_io("ost_io.nrs_orr_offset_type", OFFSETS, "Offsets that orr orders by: logical."),
-    of_io("ost_io.nrs_trr_offset_type", OFFSETS, "The same of trr."),
 ];
 
 /// Refuses what the declaration of a parameter does not allow, with the sentence that an administrator reads.

@@ -414,6 +414,7 @@ impl NodeShared {
         if !leases::is_mgs(export.target()) {
             leases::report_evicted(self.leases(), &self.core.rt, export.client());
         }
+        export.entry.evictions.fetch_add(1, Ordering::Relaxed);
         self.close_export(export, "evicted").await;
     }
 

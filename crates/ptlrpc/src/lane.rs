@@ -2,21 +2,26 @@
 //! requests that run at once. This file does not know what a request is or how it is served.
 
 use crate::adaptive_timeout::Estimator;
-use crate::nrs::{Admission, Classified, LaneQueue, Schedule};
+use crate::nrs::device_time::DeviceTime;
+use crate::nrs::{Admission, Classified, Done, LaneQueue, Schedule, Ticket};
 use crate::stats::{OpStats, OpSums};
+use crate::timer::Timer;
 use nacre_base::{Nid, Time};
+use nacre_rt::{Rt, Task};
 use nacre_wire::{Lane, Opcode};
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// The node that lanes belong to.
 pub(crate) trait LaneOwner<W>: Send + Sync {
     /// Starts a task that serves a request, and then the waiting ones of its lane.
     fn spawn_worker(self: Arc<Self>, work: W);
-    /// How a lane that is made now lets requests run.
-    fn schedule(&self, lane: Lane) -> Schedule;
+    /// How a lane that is made now, of a target of this service, lets requests run.
+    fn schedule(&self, service: &'static str, lane: Lane) -> Schedule;
+    /// The clock.
+    fn rt(&self) -> &Rt;
 }
 
 /// Queue and statistics of one target's lane.
@@ -24,10 +29,16 @@ pub(crate) struct LaneService<W: Classified> {
     state: Mutex<LaneState<W>>,
     stats: OpStats,
     owner: Weak<dyn LaneOwner<W>>,
+    this: Weak<LaneService<W>>,
+    /// True if the policy needs to know how long requests take at the device.
+    measures_device: AtomicBool,
+    /// Fires when the next request may run that waits although there is a slot; made when the first one does.
+    timer: OnceLock<Box<(Arc<Timer>, Task)>>,
 }
 
 pub(crate) struct LaneState<W: Classified> {
     queue: LaneQueue<W>,
+    device: DeviceTime,
     /// Estimated time from arrival to reply.
     service: Estimator,
     counts: LaneCounts,
@@ -52,7 +63,14 @@ pub(crate) struct LaneSlot<W: Classified> {
     client: Nid,
     high_priority: bool,
     left: AtomicBool,
+    /// The [`Ticket`] that the request got with its slot.
+    ticket: AtomicU64,
+    /// What the request has taken from the device, if its lane measures that, in microseconds.
+    device_us: AtomicU32,
 }
+
+/// A request at the device, until this is dropped.
+pub(crate) struct AtDevice<'a, W: Classified>(&'a LaneSlot<W>, u64);
 
 /// A transfer that waits for its client without holding a slot of the lane.
 pub(crate) struct SlowTransfer<'a, W: Classified>(&'a LaneSlot<W>);
@@ -82,16 +100,28 @@ impl<W: Classified> LaneState<W> {
 }
 
 impl<W: Classified> LaneService<W> {
-    pub(crate) fn new(lane: Lane, owner: Weak<dyn LaneOwner<W>>) -> LaneService<W> {
-        let schedule = owner.upgrade().map_or_else(|| Schedule::of(lane), |owner| owner.schedule(lane));
-        let queue = LaneQueue::new(schedule);
-        let state = LaneState { queue, service: Estimator::default(), counts: LaneCounts::default() };
-        LaneService { state: Mutex::new(state), stats: OpStats::default(), owner }
+    /// The lane of a target of this service.
+    pub(crate) fn new(lane: Lane, service: &'static str, owner: Weak<dyn LaneOwner<W>>) -> Arc<LaneService<W>> {
+        let schedule = owner.upgrade().map_or_else(|| Schedule::of(lane), |owner| owner.schedule(service, lane));
+        let measures_device = AtomicBool::new(schedule.measures_device());
+        let (device, service, counts) = Default::default();
+        let state = LaneState { queue: LaneQueue::new(schedule), device, service, counts };
+        Arc::new_cyclic(|this| LaneService {
+            state: Mutex::new(state),
+            stats: OpStats::default(),
+            owner,
+            this: this.clone(),
+            measures_device,
+            timer: OnceLock::new(),
+        })
     }
 
     /// Another schedule from now on, also for the requests that wait.
-    pub(crate) fn set_schedule(&self, schedule: Schedule) {
-        let next = self.state.lock().queue.set_schedule(schedule);
+    pub(crate) fn set_schedule(&self, schedule: Schedule, now: Time) {
+        self.measures_device.store(schedule.measures_device(), Ordering::Relaxed);
+        let mut s = self.state.lock();
+        let next = s.queue.set_schedule(schedule, now);
+        self.arm(s);
         self.spawn(next);
     }
 
@@ -100,14 +130,48 @@ impl<W: Classified> LaneService<W> {
         self.state.lock().queue.counts(high_priority)
     }
 
+    /// Classes of a rule of a priority's `tbf`.
+    pub(crate) fn classes_of(&self, high_priority: bool, rule: u64) -> usize {
+        self.state.lock().queue.classes_of(high_priority, rule)
+    }
+
     fn spawn(&self, works: impl IntoIterator<Item = W>) {
         let Some(owner) = self.owner.upgrade() else { return };
         works.into_iter().for_each(|work| owner.clone().spawn_worker(work));
     }
 
-    /// A request arrived. Returns whether it runs now, waits, or is dropped.
-    pub(crate) fn handle_arrival(&self, work: W) -> Admission<W> {
-        self.state.lock().queue.handle_arrival(work)
+    /// Sets the timer for the next request that waits although there is a slot for it.
+    fn arm(&self, state: MutexGuard<'_, LaneState<W>>) {
+        let Some(at) = state.queue.wake_at() else { return };
+        drop(state);
+        let Some(owner) = self.owner.upgrade() else { return };
+        let (timer, _) = &**self.timer.get_or_init(|| {
+            let (timer, rt, lane) = (Arc::new(Timer::new()), owner.rt().clone(), self.this.clone());
+            let fires = timer.clone();
+            let task = owner.rt().spawn(async move {
+                fires.run(&rt, |now| lane.upgrade().map(|lane| lane.handle_time(now))).await;
+            });
+            Box::new((timer, task))
+        });
+        timer.arm(at);
+    }
+
+    /// Time has passed: lets requests run whose time has come. Returns when the next one may.
+    fn handle_time(&self, now: Time) -> Time {
+        let (next, at) = {
+            let mut s = self.state.lock();
+            (s.queue.handle_time(now), s.queue.wake_at())
+        };
+        self.spawn(next);
+        at.unwrap_or(Time::FAR_FUTURE)
+    }
+
+    /// A request arrived. Returns whether a request runs now, which may be another one, or the request waits, or is dropped.
+    pub(crate) fn handle_arrival(&self, work: W, now: Time) -> Admission<W> {
+        let mut s = self.state.lock();
+        let admission = s.queue.handle_arrival(work, now);
+        self.arm(s);
+        admission
     }
 
     /// Counts a request that is dropped because its client has too many of them here. The client sends it again later.
@@ -133,11 +197,37 @@ impl<W: Classified> LaneService<W> {
     pub(crate) fn stats(&self) -> OpSums {
         self.stats.read()
     }
+
+    /// The time; none if the node is gone.
+    fn now(&self) -> Option<Time> {
+        self.owner.upgrade().map(|owner| owner.rt().now())
+    }
 }
 
 impl<W: Classified> LaneSlot<W> {
     pub(crate) fn new(lane: Arc<LaneService<W>>, client: Nid, high_priority: bool) -> LaneSlot<W> {
-        LaneSlot { lane, client, high_priority, left: AtomicBool::new(false) }
+        let (left, ticket, device_us) = Default::default();
+        LaneSlot { lane, client, high_priority, left, ticket, device_us }
+    }
+
+    /// Keeps the ticket that the request got with its slot.
+    pub(crate) fn note(&self, ticket: Ticket) {
+        self.ticket.store(ticket.number(), Ordering::Relaxed);
+    }
+
+    /// That ticket.
+    pub(crate) fn noted(&self) -> Ticket {
+        Ticket::of_number(self.ticket.load(Ordering::Relaxed))
+    }
+
+    /// The request is about to wait for the device. Returns none if the lane does not need to know.
+    pub(crate) fn at_device(&self) -> Option<AtDevice<'_, W>> {
+        if !self.lane.measures_device.load(Ordering::Relaxed) {
+            return None;
+        }
+        let now = self.lane.now()?;
+        let number = self.lane.state.lock().device.begin(now);
+        Some(AtDevice(self, number))
     }
 
     pub(crate) fn lane(&self) -> &LaneService<W> {
@@ -149,9 +239,14 @@ impl<W: Classified> LaneSlot<W> {
         if self.left.swap(true, Ordering::Relaxed) {
             return None;
         }
+        // A node that is gone runs nothing.
+        let now = self.lane.now()?;
+        let done = Done { ticket: self.noted(), device_us: self.device_us.load(Ordering::Relaxed) };
         let mut s = self.lane.state.lock();
         book(&mut s);
-        s.queue.handle_done(self.high_priority)
+        let next = s.queue.handle_done(self.high_priority, done, now);
+        self.lane.arm(s);
+        next
     }
 
     /// The client is slow to send or take the data, so the request gives its slot back. A client with several such
@@ -172,7 +267,25 @@ impl<W: Classified> LaneSlot<W> {
 impl<W: Classified> Drop for SlowTransfer<'_, W> {
     fn drop(&mut self) {
         let LaneSlot { lane, client, .. } = self.0;
-        let next = lane.state.lock().queue.handle_slow_done(*client);
+        let Some(now) = lane.now() else { return };
+        let mut s = lane.state.lock();
+        let next = s.queue.handle_slow_done(*client, now);
+        lane.arm(s);
         lane.spawn(next);
+    }
+}
+
+impl<W: Classified> Drop for AtDevice<'_, W> {
+    fn drop(&mut self) {
+        let AtDevice(slot, number) = self;
+        let Some(now) = slot.lane.now() else { return };
+        let took = slot.lane.state.lock().device.end(*number, now);
+        slot.device_us.fetch_add(u32::try_from(took.as_micros()).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+}
+
+impl<W: Classified> Drop for LaneService<W> {
+    fn drop(&mut self) {
+        self.timer.get().into_iter().for_each(|timer| timer.1.abort());
     }
 }

@@ -17,6 +17,7 @@ use crate::node_core::NodeCore;
 use crate::nrs::Schedule;
 use crate::request::Work;
 use crate::request_buffers::{Arrived, BUFFERS_MAX, Buffer, BufferOwner, RequestBuffers};
+use crate::schedules::{Schedules, ServiceLane};
 use crate::stats::OpSums;
 use crate::target::{TargetEntry, TargetHandler};
 use crate::timer::{RESOLUTION, Timer};
@@ -57,8 +58,8 @@ pub(crate) struct NodeShared {
     /// Request buffers of each lane, in the order of [`Lane::ALL`], made when the lane is first used: most clients serve nothing
     /// but callbacks, and idle ones get none.
     buffers: [OnceLock<Box<Mutex<RequestBuffers<Arrived>>>>; Lane::ALL.len()],
-    /// How the I/O lanes of its targets let requests run, if that was changed.
-    io_schedule: OnceLock<Box<Mutex<Schedule>>>,
+    /// How the lanes of its targets let requests run.
+    pub(crate) schedules: Schedules,
     /// Places for exports, by the hosts of the clients.
     pub(crate) export_places: Places<Nid>,
     pub(crate) evictor: Mutex<Evictor>,
@@ -99,7 +100,7 @@ impl RpcNode {
             targets: RwLock::default(),
             exports: RwLock::default(),
             buffers: Default::default(),
-            io_schedule: OnceLock::new(),
+            schedules: Schedules::default(),
             export_places: Places::new(HOST_EXPORTS_MAX, EXPORTS_MAX),
             evictor: Mutex::default(),
             leases: OnceLock::new(),
@@ -249,31 +250,6 @@ impl RpcNode {
     }
 }
 
-impl RpcNode {
-    /// How the I/O lanes of this node's targets let requests run.
-    pub fn io_schedule(&self) -> Schedule {
-        self.0.schedule(Lane::Io)
-    }
-
-    /// Changes it from now on, also for the requests that wait.
-    pub fn change_io_schedule(&self, change: impl FnOnce(&mut Schedule)) {
-        let changed = {
-            let mut schedule = self.0.io_schedule.get_or_init(|| Box::new(Mutex::new(Schedule::of(Lane::Io)))).lock();
-            change(&mut schedule);
-            *schedule
-        };
-        let targets: Vec<_> = self.0.targets.read().values().cloned().collect();
-        targets.iter().filter_map(|target| target.lane_if_made(Lane::Io)).for_each(|lane| lane.set_schedule(changed));
-    }
-
-    /// Requests of a priority that run and that wait in those lanes.
-    pub fn io_counts(&self, high_priority: bool) -> (usize, usize) {
-        let targets = self.0.targets.read();
-        let lanes = targets.values().filter_map(|target| target.lane_if_made(Lane::Io));
-        lanes.map(|lane| lane.counts_of(high_priority)).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
-    }
-}
-
 impl Deref for NodeShared {
     type Target = NodeCore;
 
@@ -410,11 +386,13 @@ impl NodeShared {
 
     /// Each lane has so many request buffers from now on; 0 is one for whatever comes.
     fn set_request_buffers(self: &Arc<Self>, max: u32) {
-        let now = self.core.rt.now();
-        for lane in Lane::ALL {
-            let goes = self.buffers(lane).lock().set_max(max, now);
-            self.take_waiting(lane, goes);
-        }
+        Lane::ALL.into_iter().for_each(|lane| self.set_request_buffers_of(lane, max));
+    }
+
+    /// The same for one lane.
+    pub(crate) fn set_request_buffers_of(self: &Arc<Self>, lane: Lane, max: u32) {
+        let goes = self.buffers(lane).lock().set_max(max, self.core.rt.now());
+        self.take_waiting(lane, goes);
     }
 
     /// These requests waited for a buffer and have one now.
@@ -493,11 +471,12 @@ impl LaneOwner<Work> for NodeShared {
         NodeShared::spawn_worker(&self, work);
     }
 
-    fn schedule(&self, lane: Lane) -> Schedule {
-        match (lane, self.io_schedule.get()) {
-            (Lane::Io, Some(schedule)) => *schedule.lock(),
-            _ => Schedule::of(lane),
-        }
+    fn schedule(&self, service: &'static str, lane: Lane) -> Schedule {
+        self.schedules.of(ServiceLane { service, lane })
+    }
+
+    fn rt(&self) -> &Rt {
+        &self.core.rt
     }
 }
 
@@ -541,6 +520,11 @@ impl ServedTarget {
             }
             None => false,
         }
+    }
+
+    /// Count of the clients that were evicted. It goes on counting while the target is served.
+    pub fn evictions(&self) -> Arc<AtomicU64> {
+        self.entry.evictions.clone()
     }
 
     /// Its congestion control.

@@ -3,6 +3,7 @@
 use crate::adaptive_timeout::AT_MAX;
 use crate::liveness::{HEARTBEAT_MAX, PING_INTERVAL_MAX};
 use crate::request_buffers::BUFFERS_MAX;
+use crate::series;
 use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
 
 const IMPORTS: &[&str] = &["osc", "mdc", "mgc"];
@@ -72,7 +73,8 @@ pub const PARAMS: &[Declared] = &[
         "req_buffers",
         "For each lane of a node, the request buffers that are in use and the most that were, and the requests that wait \
          for one, those that waited, and for how long.",
-    ),
+    )
+    .series(series::req_buffers),
     Declared::shown(
         &[],
         "lease_renewals",
@@ -90,9 +92,11 @@ pub const PARAMS: &[Declared] = &[
         IMPORTS,
         "import",
         "The connection to a target: where it is, what was negotiated, what is under way.",
-    ),
-    Declared::text(IMPORTS, "state", "The state of the connection, and the states before."),
-    Declared::shown(&["osc", "mdc"], "time_parts", Kind::Statistics, "Where the time of requests went, in microseconds."),
+    )
+    .series(series::import),
+    Declared::text(IMPORTS, "state", "The state of the connection, and the states before.").series(series::state),
+    Declared::shown(&["osc", "mdc"], "time_parts", Kind::Statistics, "Where the time of requests went, in microseconds.")
+        .series(series::time_parts),
     Declared::text(IMPORTS, "timeouts", "What requests are expected to take, by service, from what they took."),
     Declared::shown(IMPORTS, "stats", Kind::Statistics, "How long requests took, by opcode, as the client saw it."),
     Declared::shown(

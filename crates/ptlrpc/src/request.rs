@@ -9,7 +9,7 @@ use crate::identity::Identity;
 use crate::lane::{LaneSlot, LaneState, SlowTransfer};
 use crate::message::{REPLY_PORTAL, encode, millis};
 use crate::node_core::NodeCore;
-use crate::nrs::{Classified, Place};
+use crate::nrs::{Classified, Place, Ticket};
 use crate::request_buffers::BufferInUse;
 use crate::window::Credits;
 use bytes::Bytes;
@@ -114,7 +114,9 @@ impl ServerRequest {
     pub async fn spend<T>(&self, part: Part, wait: impl Future<Output = T>) -> T {
         let rt = &self.arrival.node.rt;
         let begun = rt.now();
+        let at_device = if part == Part::Device { self.arrival.slot.at_device() } else { None };
         let output = wait.await;
+        drop(at_device);
         self.arrival.waits.add(part, rt.now().since(begun));
         output
     }
@@ -288,6 +290,14 @@ impl Classified for Work {
 
     fn place(&self) -> Option<Place> {
         self.request.export.entry.handler.place(&self.request)
+    }
+
+    fn note(&self, ticket: Ticket) {
+        self.request.arrival.slot.note(ticket);
+    }
+
+    fn noted(&self) -> Ticket {
+        self.request.arrival.slot.noted()
     }
 }
 

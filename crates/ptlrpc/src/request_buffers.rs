@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Buffers of a lane, unless an administrator says otherwise.
 pub(crate) const BUFFERS: u32 = 65_536;
 /// Most buffers that an administrator may give a lane.
-pub(crate) const BUFFERS_MAX: u32 = 1 << 24;
+pub const BUFFERS_MAX: u32 = 1 << 24;
 /// Part of the buffers that one client may have while others wait, and that high-priority requests have beyond all.
 const PART: u32 = 8;
 

@@ -248,7 +248,7 @@ impl NodeShared {
     fn admit(self: &Arc<Self>, work: Work) {
         let (export, xid) = (work.request.export.clone(), work.request.header.xid);
         let arrival = work.request.arrival.clone();
-        match arrival.slot.lane().handle_arrival(work) {
+        match arrival.slot.lane().handle_arrival(work, self.core.rt.now()) {
             Admission::Run(work) => {
                 let node = self.clone();
                 self.poll_or_spawn(async move { node.serve(work).await });

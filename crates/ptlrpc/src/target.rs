@@ -16,7 +16,7 @@ use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest};
 use nacre_wire::header::Versions;
 use nacre_wire::{Field, Lane, Opcode, RpcHeader};
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A request that was answered, as its target accounts for it.
@@ -161,6 +161,8 @@ pub(crate) struct TargetEntry {
     /// Instance number for a target that has none of its own.
     pub(crate) incarnation: u64,
     pub(crate) stopped: AtomicBool,
+    /// Clients that were evicted since the target is served.
+    pub(crate) evictions: Arc<AtomicU64>,
     /// Exports of the connected clients.
     pub(crate) clients: Mutex<ExportTable<Uuid, Export>>,
     /// Connect data that was negotiated with the latest client. Most often the next client gets the same, and shares it.
@@ -188,6 +190,7 @@ impl TargetEntry {
             handler,
             incarnation,
             stopped: false.into(),
+            evictions: Arc::default(),
             clients: Mutex::default(),
             latest_data: Mutex::default(),
             connecting: Mutex::default(),
@@ -212,7 +215,7 @@ impl TargetEntry {
     }
 
     pub(crate) fn lane(&self, lane: Lane) -> &Arc<LaneService<Work>> {
-        self.lanes[lane as usize].get_or_init(|| Arc::new(LaneService::new(lane, self.owner.clone())))
+        self.lanes[lane as usize].get_or_init(|| LaneService::new(lane, self.handler.service(), self.owner.clone()))
     }
 
     /// Negotiated connect data in memory that exports share.

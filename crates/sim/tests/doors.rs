@@ -389,6 +389,10 @@ fn every_parameter_that_can_be_set_is_declared_with_its_range() {
                     let bad = [String::new(), "x".to_owned(), format!("reg_{field}:x"), format!("lp_{field}:{good}")];
                     (vec![good.to_owned(), format!("hp_{field}:{good}"), both], bad.to_vec())
                 }
+                Kind::Syntax(syntax) => {
+                    let owned = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect();
+                    (owned(syntax.good), owned(syntax.bad))
+                }
                 Kind::Squash => (vec!["65534:65534".to_owned()], vec!["x".to_owned()]),
                 Kind::Nids => (vec!["10.0.0.[1-4]@tcp *@sim".to_owned()], vec!["x".to_owned()]),
                 Kind::Gauge | Kind::Counter | Kind::Text | Kind::Statistics | Kind::Histograms | Kind::Action => {

@@ -1,5 +1,6 @@
 //! Parameters that every target has, of whatever kind.
 
+use crate::series;
 use nacre_base::param::declared::{Declared, Kind, number};
 
 const TARGETS: &[&str] = &["mgs", "mdt", "obdfilter"];
@@ -14,10 +15,12 @@ const fn device(name: &'static str, unit: &'static str, about: &'static str) -> 
 /// Parameters of every target.
 pub const PARAMS: &[Declared] = &[
     Declared::text(TARGETS, "uuid", "The target's name, as Lustre shows it."),
-    Declared::text(TARGETS, "health", "What is wrong with the target; healthy if nothing is."),
+    Declared::text(TARGETS, "health", "What is wrong with the target; healthy if nothing is.").series(series::health),
     Declared::shown(TARGETS, "instance", Kind::Counter, "How often the target was started.").metric("starts"),
     Declared::shown(TARGETS, "num_exports", Kind::Gauge, "Clients that are connected, other servers among them.")
         .metric("exports"),
+    Declared::shown(TARGETS, "eviction_count", Kind::Counter, "Clients that the target has evicted since its start.")
+        .metric("evictions"),
     Declared::text(TARGETS, "exports.*.uuid", "UUIDs of the clients at a NID, whatever their ports."),
     Declared::local(&["mgs", "obdfilter"], "stats", Kind::Statistics, "", "Operations, and how long they took."),
     Declared::local(&["mdt"], "md_stats", Kind::Statistics, "", "Operations, and how long they took."),
@@ -42,13 +45,15 @@ pub const PARAMS: &[Declared] = &[
         Kind::Statistics,
         "",
         "Where the time of requests went, in microseconds, by operation, client and job.",
-    ),
+    )
+    .series(series::time_parts),
     Declared::text(
         WITH_CLIENTS,
         "history",
         "What happened in each second of the last hour and each minute of the last day.",
     ),
-    Declared::text(WITH_CLIENTS, "recovery_status", "How far the recovery after the last start is or was."),
+    Declared::text(WITH_CLIENTS, "recovery_status", "How far the recovery after the last start is or was.")
+        .series(series::recovery_status),
     Declared::kept(
         WITH_CLIENTS,
         "recovery_time_soft",

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Future of a handler.
@@ -151,7 +152,10 @@ pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetE
         recovery.over().await;
         recovered.recovered().await;
     }));
-    Ok(target.node().serve(&target.name().to_string(), dispatcher))
+    let served = target.node().serve(&target.name().to_string(), dispatcher);
+    let evictions = served.evictions();
+    params.add(format!("{}eviction_count", target.param_prefix()), move || evictions.load(Ordering::Relaxed));
+    Ok(served)
 }
 
 /// Returns whether the target accounts for its requests. What clients ask of an MGS is for no program.

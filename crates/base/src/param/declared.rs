@@ -7,7 +7,9 @@
 //! are never [`Access::Kept`], so that nobody can trigger them on every node at every mount.
 
 use super::pattern::{matches, parts};
+use super::series::Series;
 use super::squash::{parse_nosquash, parse_squash};
+use super::value::Value;
 use crate::FxHashMap;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -33,6 +35,8 @@ pub struct Declared {
     pub about: &'static str,
     /// Name in the metrics output, without layer and unit; empty if the name is made from `name`.
     pub metric: &'static str,
+    /// Picks what the metrics output shows of a value that consists of fields; `None` if it shows nothing of them.
+    pub series: Option<fn(&Value) -> Vec<Series>>,
 }
 
 /// Where a parameter can be set.
@@ -82,6 +86,8 @@ pub enum Kind {
         /// The values' own kind.
         of: &'static Kind,
     },
+    /// Text of a form that the parameter's owner checks.
+    Syntax(&'static Syntax),
     /// A user's and a group's id, `UID:GID`.
     Squash,
     /// NIDs, or patterns for them, with spaces or commas between; `NONE` or nothing for none.
@@ -95,6 +101,27 @@ pub enum Kind {
     /// Setting it does something at once; there is nothing to read.
     Action,
 }
+
+/// The form of a text.
+#[derive(Debug)]
+pub struct Syntax {
+    /// What a value is, as it stands after `must be`.
+    pub form: &'static str,
+    /// Values that are allowed in this order.
+    pub good: &'static [&'static str],
+    /// Values that are not.
+    pub bad: &'static [&'static str],
+    /// Returns whether a value is allowed.
+    pub allows: fn(&str) -> bool,
+}
+
+impl PartialEq for Syntax {
+    fn eq(&self, other: &Syntax) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Syntax {}
 
 /// Reason why a setting cannot be kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -140,7 +167,7 @@ impl Declared {
         default: &'static str,
         about: &'static str,
     ) -> Declared {
-        Declared { layers, name, kind, unit: "", access, default, about, metric: "" }
+        Declared { layers, name, kind, unit: "", access, default, about, metric: "", series: None }
     }
 
     /// A read-only parameter without a unit.
@@ -199,6 +226,16 @@ impl Declared {
     /// Names its metric, where the parameter's name would not do: units and `count` have no place in it.
     pub const fn metric(self, metric: &'static str) -> Declared {
         Declared { metric, ..self }
+    }
+
+    /// Shows numbers of its values in the metrics output.
+    pub const fn series(self, series: fn(&Value) -> Vec<Series>) -> Declared {
+        Declared { series: Some(series), ..self }
+    }
+
+    /// Returns whether the metrics output shows something of the parameter.
+    pub fn is_metric(&self) -> bool {
+        self.kind.is_metric() || self.series.is_some()
     }
 
     /// The device part of `name`, if the rest of it is this declaration's.
@@ -329,6 +366,7 @@ impl Kind {
                 };
                 !value.trim().is_empty() && value.split_whitespace().all(of_priority)
             }
+            Kind::Syntax(syntax) => (syntax.allows)(value),
             Kind::Squash => parse_squash(value).is_ok(),
             Kind::Nids => parse_nosquash(value).is_ok(),
             Kind::Gauge | Kind::Counter => false,
@@ -348,6 +386,7 @@ impl std::fmt::Display for Kind {
                 write!(f, "{} or {counted}:N with a number from 0 to {most}", words.join(", "))
             }
             Kind::ByPriority { field, of } => write!(f, "{of}, or reg_{field}:N or hp_{field}:N with one"),
+            Kind::Syntax(syntax) => f.write_str(syntax.form),
             Kind::Squash => f.write_str("UID:GID"),
             Kind::Nids => f.write_str("NONE or NIDs such as 10.0.0.[1-4]@tcp, 2001:db8::/64@tcp or *@tcp"),
             Kind::Gauge => f.write_str("a number"),

@@ -6,6 +6,7 @@
 //! mounts. A parameter's operations are a summary each, with the label `operation`; its histograms have a label for the column.
 
 use super::declared::{Declared, Kind};
+use super::series::Series;
 use super::value::{Column, Operations, Table, Unit, Value};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -109,6 +110,14 @@ impl Exposition {
     pub fn add(&mut self, name: &str, declared: &'static Declared, value: &Value) {
         let Some((layer, device)) = declared.layer_and_device(name) else { return };
         let (stem, labels) = (stem(layer, declared), labels(layer, device));
+        if *value == Value::Absent {
+            return;
+        }
+        if let Some(series) = declared.series {
+            let layer = join("nacre", &legal(layer));
+            series(value).into_iter().for_each(|one| self.series(&layer, declared, &labels, one));
+            return;
+        }
         match (declared.kind, value) {
             (Kind::Gauge, Value::Number(number)) => {
                 self.number((stem, Type::Gauge), declared.unit, declared.about, labels, *number);
@@ -147,6 +156,12 @@ impl Exposition {
         let unit = BaseUnit::of(unit);
         let sample = Sample { suffix: "", labels, value: unit.scale(number) };
         self.family(unit.name(&stem), kind, unit.name, help).push(sample);
+    }
+
+    fn series(&mut self, layer: &str, declared: &'static Declared, labels: &str, one: Series) {
+        let kind = if one.grows { Type::Counter } else { Type::Gauge };
+        let labels = one.labels.iter().fold(labels.to_owned(), |labels, (name, value)| with(&labels, name, value));
+        self.number((join(layer, one.metric), kind), one.unit, declared.about, labels, one.value);
     }
 
     fn operations(&mut self, stem: &str, declared: &'static Declared, labels: &str, operations: &Operations) {
@@ -233,8 +248,11 @@ fn stem(layer: &str, declared: &Declared) -> String {
     };
     // Units come last, as base units.
     let name = ["_bytes", "_mb", "_ms"].iter().find_map(|unit| name.strip_suffix(unit)).unwrap_or(name);
-    let legal = |text: &str| text.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_ascii_lowercase();
     join(&join("nacre", &legal(layer)), &legal(name))
+}
+
+fn legal(text: &str) -> String {
+    text.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_ascii_lowercase()
 }
 
 fn join(stem: &str, more: &str) -> String {
@@ -296,6 +314,11 @@ mod tests {
         Declared::shown(&["ldlm.namespaces"], "pool.grants", Kind::Counter, "Locks granted so far."),
         Declared::shown(&["mdt"], "md_stats", Kind::Statistics, "Operations, \"timed\"."),
         Declared::shown(&["osc"], "rpc_stats", Kind::Histograms, "Sizes of requests."),
+        Declared::text(&["mdt"], "health", "What is wrong with a target.").series(|health| {
+            let is_healthy = i128::from(health.text() == Some("healthy"));
+            let of = |n: i128| Series::counter("waited", n).in_unit("us").of("job", "a \"b\"");
+            vec![Series::gauge("healthy", is_healthy), of(1_500_000)]
+        }),
         Declared::kept(&["osc"], "active", super::super::declared::SWITCH, "1", "A setting, which is no metric."),
     ];
 
@@ -310,6 +333,7 @@ mod tests {
         add("obdfilter.nacre-OST0002.kbytesfree", Value::Absent);
         add("ldlm.namespaces.filter-nacre-OST0000_UUID.pool.grants", Value::Number(7));
         add("osc.nacre-OST0000-osc-ffff.active", Value::Number(1));
+        add("mdt.nacre-MDT0000.health", Value::Text("healthy".to_owned()));
         let sums = Sums { samples: 2, min: 500_000, max: 1_000_000, sum: 1_500_000, sum_squares: 0 };
         let rows = vec![Operation { name: "open".into(), unit: Unit::Usecs, sums }];
         let operations = Operations { window: WINDOW, width: 36, blank_first: false, rows };
@@ -328,11 +352,18 @@ mod tests {
         let want = r#"# TYPE nacre_ldlm_namespaces_pool_grants counter
 # HELP nacre_ldlm_namespaces_pool_grants Locks granted so far.
 nacre_ldlm_namespaces_pool_grants_total{fs="nacre",target="nacre-OST0000",device="filter-nacre-OST0000_UUID"} 7
+# TYPE nacre_mdt_healthy gauge
+# HELP nacre_mdt_healthy What is wrong with a target.
+nacre_mdt_healthy{fs="nacre",target="nacre-MDT0000",device="nacre-MDT0000"} 1
 # TYPE nacre_mdt_md_operation_seconds summary
 # UNIT nacre_mdt_md_operation_seconds seconds
 # HELP nacre_mdt_md_operation_seconds Operations, \"timed\".
 nacre_mdt_md_operation_seconds_count{fs="nacre",target="nacre-MDT0000",device="nacre-MDT0000",operation="open"} 2
 nacre_mdt_md_operation_seconds_sum{fs="nacre",target="nacre-MDT0000",device="nacre-MDT0000",operation="open"} 1.5
+# TYPE nacre_mdt_waited_seconds counter
+# UNIT nacre_mdt_waited_seconds seconds
+# HELP nacre_mdt_waited_seconds What is wrong with a target.
+nacre_mdt_waited_seconds_total{fs="nacre",target="nacre-MDT0000",device="nacre-MDT0000",job="a \"b\""} 1.5
 # TYPE nacre_obdfilter_free_bytes gauge
 # UNIT nacre_obdfilter_free_bytes bytes
 # HELP nacre_obdfilter_free_bytes Space that nobody uses.

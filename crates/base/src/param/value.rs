@@ -57,9 +57,12 @@ impl Form {
             Kind::Number { .. } => matches!(self, Form::Number | Form::Fields),
             Kind::Gauge | Kind::Counter => self == Form::Number,
             Kind::Percent => self == Form::Percent,
-            Kind::Words(_) | Kind::Counted { .. } | Kind::ByPriority { .. } | Kind::Squash | Kind::Nids => {
-                self == Form::Text
-            }
+            Kind::Words(_)
+            | Kind::Counted { .. }
+            | Kind::ByPriority { .. }
+            | Kind::Syntax(_)
+            | Kind::Squash
+            | Kind::Nids => self == Form::Text,
             Kind::Text | Kind::Action => matches!(self, Form::Text | Form::Fields),
             Kind::Statistics => matches!(self, Form::Operations | Form::Fields),
             Kind::Histograms => self == Form::Histograms,

@@ -152,7 +152,7 @@ fn policies_are_shown_and_set_as_in_lustre_while_clients_write() {
         let shown = |name: &str| params.values(&format!("ost.OSS.ost_io.{name}")).remove(0).1.to_string();
         set_io("threads_max", "16").unwrap();
         rt.sleep(Duration::from_secs(5)).await;
-        for policy in ["fifo", "crrn", "orr", "trr", "turns"] {
+        for policy in ["fifo", "crrn", "orr", "tbf", "trr", "turns"] {
             set_io("nrs_policies", policy).unwrap();
             rt.sleep(Duration::from_secs(2)).await;
             let text = shown("nrs_policies");
@@ -171,7 +171,7 @@ fn policies_are_shown_and_set_as_in_lustre_while_clients_write() {
         assert_eq!(shown("nrs_orr_quantum"), "reg_quantum:32\nhp_quantum:32");
         assert_eq!(shown("nrs_orr_supported"), "reg_supported:reads\nhp_supported:reads");
         for (name, value, why) in [
-            ("nrs_policies", "lifo", "\"lifo\" is no policy: fifo, crrn, orr, trr or turns"),
+            ("nrs_policies", "lifo", "\"lifo\" is no policy: fifo, crrn, orr, trr, turns, tbf or delay"),
             ("nrs_policies", "reg", "is no policy"),
             ("nrs_crrn_quantum", "0", "is not a number from 1 to 65535, or reg_quantum:N or hp_quantum:N with one"),
             ("nrs_orr_supported", "appends", "is not one of reads, writes, reads_and_writes, or reg_supported:N"),

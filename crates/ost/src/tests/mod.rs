@@ -10,4 +10,5 @@ mod holder;
 mod locks;
 mod modes;
 mod once;
+mod queues;
 mod space;

@@ -1,7 +1,10 @@
 //! The policies of the network request scheduler, as administrators name and tune them.
 
+use super::expression::{Properties, Property};
+use super::rules::Rules;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// In which order requests that wait run: `nrs_policies`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,11 +19,21 @@ pub enum Policy {
     Trr,
     /// Clients take turns, of some bytes each, by object and offset; who had nothing waiting comes first. `turns`.
     Turns,
+    /// Classes of requests, each at most at the rate of its rule. `tbf`.
+    Tbf,
+    /// Some requests wait for some seconds, by chance, for tests. `delay`.
+    Delay,
 }
 
 impl Policy {
     /// All, in the order in which they are shown.
-    pub const ALL: [Policy; 5] = [Policy::Fifo, Policy::Crrn, Policy::Orr, Policy::Trr, Policy::Turns];
+    pub const ALL: [Policy; 7] =
+        [Policy::Fifo, Policy::Crrn, Policy::Orr, Policy::Trr, Policy::Turns, Policy::Tbf, Policy::Delay];
+
+    /// True if the policy orders requests by what they read or write, which only those of an OST say.
+    pub fn is_by_object(self) -> bool {
+        matches!(self, Policy::Orr | Policy::Trr | Policy::Turns)
+    }
 }
 
 impl fmt::Display for Policy {
@@ -31,13 +44,15 @@ impl fmt::Display for Policy {
             Policy::Orr => "orr",
             Policy::Trr => "trr",
             Policy::Turns => "turns",
+            Policy::Tbf => "tbf",
+            Policy::Delay => "delay",
         })
     }
 }
 
 /// Text that names no policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no policy: fifo, crrn, orr, trr or turns")]
+#[error("{0:?} is no policy: fifo, crrn, orr, trr, turns, tbf or delay")]
 pub struct UnknownPolicy(String);
 
 impl FromStr for Policy {
@@ -46,6 +61,88 @@ impl FromStr for Policy {
     fn from_str(text: &str) -> Result<Policy, UnknownPolicy> {
         let found = Policy::ALL.into_iter().find(|policy| policy.to_string() == text);
         found.ok_or_else(|| UnknownPolicy(text.to_owned()))
+    }
+}
+
+/// What `tbf` tells classes of requests apart by: the word after `tbf` in `nrs_policies`. A rule can name any property; its classes
+/// differ in this one as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Classes {
+    /// By what their rule names; under the default rule by client and job. Nothing after `tbf`.
+    #[default]
+    Generic,
+    /// By client. `nid`.
+    Nid,
+    /// By job. `jobid`.
+    Jobid,
+    /// By user. `uid`.
+    Uid,
+    /// By group. `gid`.
+    Gid,
+    /// By project. `projid`.
+    Projid,
+    /// By operation. `opcode`.
+    Opcode,
+}
+
+impl Classes {
+    /// Those with a word of their own.
+    pub const NAMED: [Classes; 6] =
+        [Classes::Nid, Classes::Jobid, Classes::Uid, Classes::Gid, Classes::Projid, Classes::Opcode];
+
+    /// The property that tells them apart; none if that depends on the rule.
+    pub(super) fn property(self) -> Option<Property> {
+        match self {
+            Classes::Generic => None,
+            Classes::Nid => Some(Property::Nid),
+            Classes::Jobid => Some(Property::Jobid),
+            Classes::Uid => Some(Property::Uid),
+            Classes::Gid => Some(Property::Gid),
+            Classes::Projid => Some(Property::Projid),
+            Classes::Opcode => Some(Property::Opcode),
+        }
+    }
+
+    /// The properties that tell the classes of a rule apart, which names these; none for the default rule.
+    pub(super) fn properties(self, named: Option<Properties>) -> Properties {
+        match (self.property(), named) {
+            (Some(property), named) => named.unwrap_or_default().and(Properties::of(&[property])),
+            (None, Some(named)) => named,
+            (None, None) => Properties::of(&[Property::Nid, Property::Jobid]),
+        }
+    }
+}
+
+impl fmt::Display for Classes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.property().map_or("", Property::name))
+    }
+}
+
+impl FromStr for Classes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Classes, String> {
+        let found = Classes::NAMED.into_iter().find(|classes| classes.to_string() == text);
+        found.ok_or_else(|| format!("{text:?} does not tell classes apart: nid, jobid, uid, gid, projid and opcode do"))
+    }
+}
+
+/// Which requests `delay` lets wait, and for how long: `nrs_delay_pct`, `nrs_delay_min`, `nrs_delay_max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delay {
+    /// The shortest wait, in seconds.
+    pub least: u32,
+    /// The longest wait, in seconds.
+    pub most: u32,
+    /// How many of a hundred requests wait.
+    pub percent: u32,
+}
+
+impl Default for Delay {
+    /// Lustre's.
+    fn default() -> Delay {
+        Delay { least: 5, most: 300, percent: 100 }
     }
 }
 
@@ -101,7 +198,7 @@ impl FromStr for Ordered {
 }
 
 /// How a lane lets requests run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     /// Order of regular requests that wait.
     pub regular: Order,
@@ -113,13 +210,29 @@ pub struct Schedule {
     pub threads: u32,
 }
 
+impl Schedule {
+    /// True if a priority needs to know how long requests take at the device.
+    pub(crate) fn measures_device(&self) -> bool {
+        let measures = |order: &Order| order.policy == Policy::Tbf && order.rules.measure_device();
+        measures(&self.regular) || measures(&self.high_priority)
+    }
+}
+
 /// An order of requests that wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
     /// The policy.
     pub policy: Policy,
     /// Length of its batches.
     pub quanta: Quanta,
+    /// What `tbf` tells classes apart by.
+    pub classes: Classes,
+    /// The rules of `tbf`. They stay while another policy decides.
+    pub rules: Arc<Rules>,
+    /// The waits of `delay`.
+    pub delay: Delay,
+    /// What the chance of `delay` begins with. Whoever changes the policy draws it from the node's own source.
+    pub seed: u64,
 }
 
 impl Default for Quanta {
@@ -131,10 +244,37 @@ impl Default for Quanta {
 }
 
 impl Order {
+    /// An order with the defaults of all policies.
+    pub fn of(policy: Policy, quanta: Quanta) -> Order {
+        let (classes, rules, delay) = Default::default();
+        Order { policy, quanta, classes, rules, delay, seed: 0 }
+    }
+
+    /// The name of the policy with what `tbf` tells classes apart by, as in `tbf jobid`.
+    pub fn title(&self) -> String {
+        match (self.policy, self.classes) {
+            (Policy::Tbf, classes) if classes != Classes::Generic => format!("{} {classes}", Policy::Tbf),
+            (policy, _) => policy.to_string(),
+        }
+    }
+
+    /// The rules as Lustre lists them. `classes` is how many classes a rule has now.
+    pub fn show_rules(&self, classes: impl Fn(u64) -> usize) -> String {
+        match self.classes.property() {
+            None => self.rules.lines(|expression| expression.to_string(), "*", classes),
+            Some(property) => {
+                let shown = |expression: &super::expression::Expression| {
+                    expression.values_of(property).map_or_else(|| expression.to_string(), str::to_owned)
+                };
+                self.rules.lines(shown, "{*}", classes)
+            }
+        }
+    }
+
     /// What belongs to a batch: requests or, under `turns`, bytes.
     pub(super) fn quantum(&self) -> u64 {
         match self.policy {
-            Policy::Fifo => u64::MAX,
+            Policy::Fifo | Policy::Tbf | Policy::Delay => u64::MAX,
             Policy::Crrn => self.quanta.crrn.into(),
             Policy::Orr => self.quanta.orr.into(),
             Policy::Trr => self.quanta.trr.into(),
@@ -145,7 +285,7 @@ impl Order {
     /// Whether requests that read (or write) go by object and offset.
     pub(super) fn is_by_place(&self, is_read: bool) -> bool {
         let ordered = match self.policy {
-            Policy::Fifo | Policy::Crrn => return false,
+            Policy::Fifo | Policy::Crrn | Policy::Tbf | Policy::Delay => return false,
             Policy::Turns => return true,
             Policy::Orr => self.quanta.orr_ordered,
             Policy::Trr => self.quanta.trr_ordered,

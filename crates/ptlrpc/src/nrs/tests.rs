@@ -1,0 +1,208 @@
+//! Tests of the queue of a lane, whatever its policy.
+
+use super::*;
+use nacre_wire::header::flags;
+
+const NOW: Time = Time(1);
+
+#[derive(Debug, PartialEq)]
+struct Request(u32, RpcHeader);
+
+impl Classified for Request {
+    fn header(&self) -> &RpcHeader {
+        &self.1
+    }
+    fn client(&self) -> Nid {
+        Nid::sim(self.1.export as u32)
+    }
+    fn place(&self) -> Option<Place> {
+        None
+    }
+    fn note(&self, _ticket: Ticket) {}
+    fn noted(&self) -> Ticket {
+        Ticket::default()
+    }
+}
+
+fn queue(threads: u32) -> LaneQueue<Request> {
+    LaneQueue::new(Schedule { threads, ..Schedule::of(Lane::Request) })
+}
+
+fn of(client: u64, n: u32) -> Request {
+    Request(n, RpcHeader { export: client, ..RpcHeader::default() })
+}
+
+fn regular(n: u32) -> Request {
+    Request(n, RpcHeader::default())
+}
+
+fn high(n: u32) -> Request {
+    Request(n, RpcHeader { flags: flags::HIGH_PRIORITY, ..RpcHeader::default() })
+}
+
+fn arrive(q: &mut LaneQueue<Request>, request: Request) -> &'static str {
+    match q.handle_arrival(request, NOW) {
+        Admission::Run(_) => "runs",
+        Admission::Queued => "waits",
+        Admission::Full => "is dropped",
+    }
+}
+
+fn done(q: &mut LaneQueue<Request>, high: bool) -> Option<u32> {
+    q.handle_done(high, Done::default(), NOW).map(|r| r.0)
+}
+
+#[test]
+#[should_panic(expected = "done twice")]
+fn a_request_that_is_done_twice_is_found() {
+    let mut q = queue(2);
+    arrive(&mut q, regular(0));
+    done(&mut q, false);
+    done(&mut q, false);
+}
+
+#[test]
+#[should_panic(expected = "1 requests wait for their turn")]
+fn a_lane_that_stands_still_is_found() {
+    let mut q = queue(1);
+    arrive(&mut q, regular(0));
+    arrive(&mut q, regular(1));
+    q.regular.running = 0;
+    q.assert_busy(NOW);
+}
+
+#[test]
+#[should_panic(expected = "was not counted")]
+fn a_request_that_is_not_counted_is_found() {
+    let mut q = queue(1);
+    assert_eq!([0, 1].map(|n| arrive(&mut q, of(1, n))), ["runs", "waits"]);
+    q.regular.of_clients.clear();
+    done(&mut q, false);
+}
+
+#[test]
+fn the_limit_holds_and_those_who_wait_go_in_order() {
+    let mut q = queue(2);
+    let all: Vec<_> = (0..5).map(|i| arrive(&mut q, regular(i))).collect();
+    assert_eq!(all, ["runs", "runs", "waits", "waits", "waits"]);
+    assert_eq!([done(&mut q, false), done(&mut q, false)], [Some(2), Some(3)]);
+    assert_eq!((q.running(), q.queued()), (2, 1));
+    assert_eq!([done(&mut q, false), done(&mut q, false), done(&mut q, false)], [Some(4), None, None]);
+    assert_eq!(arrive(&mut q, regular(9)), "runs");
+}
+
+#[test]
+fn high_priority_runs_although_the_lane_is_full() {
+    let mut q = queue(2);
+    assert_eq!([0, 1, 2].map(|i| arrive(&mut q, regular(i))), ["runs", "runs", "waits"]);
+    assert_eq!(arrive(&mut q, high(10)), "runs");
+    assert_eq!(arrive(&mut q, high(11)), "waits");
+    assert_eq!(done(&mut q, true), Some(11), "high priority first");
+    assert_eq!(done(&mut q, true), None, "the reserve is not for regular requests");
+    assert_eq!(done(&mut q, false), Some(2));
+}
+
+#[test]
+fn high_priority_does_not_starve_the_others() {
+    let mut q = queue(8);
+    assert_eq!((0..9).filter(|_| arrive(&mut q, regular(0)) == "runs").count(), 8);
+    assert_eq!((0..100).filter(|_| arrive(&mut q, high(1)) == "runs").count(), 1);
+    let mut running = VecDeque::from([false, false, false, false, false, false, false, false, true]);
+    let mut order = Vec::new();
+    for _ in 0..12 {
+        let next = done(&mut q, running.pop_front().unwrap()).unwrap();
+        order.push(next);
+        running.push_back(next == 1);
+    }
+    assert_eq!(order.iter().filter(|n| **n == 0).count(), 1, "{order:?}");
+}
+
+#[test]
+fn a_client_whose_queue_is_full_is_not_heard_and_others_are() {
+    let mut q = queue(1);
+    assert!((0..=CLIENT_QUEUE_MAX as u32).all(|i| arrive(&mut q, of(1, i)) != "is dropped"));
+    assert_eq!(arrive(&mut q, of(1, 0)), "is dropped");
+    assert_eq!(arrive(&mut q, of(2, 77)), "waits");
+    assert_eq!([done(&mut q, false), done(&mut q, false)], [Some(1), Some(77)]);
+}
+
+#[test]
+fn clients_take_turns() {
+    let mut q = queue(1);
+    for n in 0..4 {
+        arrive(&mut q, of(1, n));
+    }
+    for n in 10..12 {
+        arrive(&mut q, of(2, n));
+    }
+    arrive(&mut q, of(3, 20));
+    let order: Vec<_> = (0..7).map(|_| done(&mut q, false)).collect();
+    assert_eq!(order, [Some(1), Some(10), Some(20), Some(2), Some(11), Some(3), None]);
+}
+
+/// Client 1 never sends its data: it keeps no slot, and gets no more slots than it may have slow requests.
+#[test]
+fn slow_requests_hold_no_slot_and_hold_back_their_client() {
+    let mut q = queue(2);
+    for n in 0..20 {
+        arrive(&mut q, of(1, n));
+    }
+    let mut started = 2;
+    for _ in 0..SLOW_MAX {
+        q.handle_slow(Nid::sim(1));
+        started += u32::from(done(&mut q, false).is_some());
+    }
+    // The two that got the slots before the limit was reached run on.
+    assert_eq!((started, q.running(), q.queued()), (SLOW_MAX as u32 + 1, 1, 20 - SLOW_MAX - 1));
+    assert_eq!((arrive(&mut q, of(1, 20)), arrive(&mut q, of(2, 30))), ("waits", "runs"));
+    assert_eq!(done(&mut q, false), None, "client 1 is held back");
+    let next: Vec<_> = q.handle_slow_done(Nid::sim(1), NOW).into_iter().map(|r| r.0).collect();
+    assert_eq!(next, [5], "the only free slot");
+    assert_eq!(q.queued(), 15);
+}
+
+/// In every order of events no request is lost, none runs twice, and the limits hold.
+#[test]
+fn random_traffic_keeps_the_books() {
+    for seed in 0..200 {
+        let mut prng = nacre_base::Prng::new(seed);
+        let mut q = queue(4);
+        let (mut sent, mut running, mut slow, mut finished) = (0, Vec::new(), Vec::new(), 0);
+        while sent < 300 || finished < 300 {
+            let mut started = Vec::new();
+            match prng.below(4) {
+                0 | 1 if sent < 300 => {
+                    let flags = if prng.one_in(4) { flags::HIGH_PRIORITY } else { 0 };
+                    let header = RpcHeader { export: prng.below(5), flags, ..RpcHeader::default() };
+                    sent += 1;
+                    match q.handle_arrival(Request(sent, header), NOW) {
+                        Admission::Run(r) => started.push(r),
+                        Admission::Queued => {}
+                        Admission::Full => panic!("seed {seed}: far from full"),
+                    }
+                }
+                2 if !slow.is_empty() => {
+                    let r: Request = slow.swap_remove(prng.below(slow.len() as u64) as usize);
+                    started.extend(q.handle_slow_done(r.client(), NOW));
+                    finished += 1;
+                }
+                _ if !running.is_empty() => {
+                    let r: Request = running.swap_remove(prng.below(running.len() as u64) as usize);
+                    let high = is_high_priority(&r.1);
+                    if prng.one_in(3) {
+                        q.handle_slow(r.client());
+                        slow.push(r);
+                    } else {
+                        finished += 1;
+                    }
+                    started.extend(q.handle_done(high, Done::default(), NOW));
+                }
+                _ => {}
+            }
+            running.extend(started);
+            assert_eq!(q.running(), running.len(), "seed {seed}");
+            assert!(running.len() <= 5, "seed {seed}");
+            assert_eq!(q.queued() + running.len() + slow.len() + finished, sent as usize, "seed {seed}");
+        }
+    }
+}
