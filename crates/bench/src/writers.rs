@@ -68,7 +68,9 @@ pub(crate) fn run(args: &Writers) -> Result<(), String> {
 
 async fn serve(args: &Writers) -> Result<(), String> {
     let mut writers = Vec::new();
-    for (n, instance) in Instance::mount_all(&args.source, args.address, args.clients as usize).await?.into_iter().enumerate() {
+    for (n, instance) in
+        Instance::mount_all(&args.source, args.address, args.clients as usize).await?.into_iter().enumerate()
+    {
         let name = format!("writer-{}-{n}", std::process::id());
         let flags = O_CREAT | O_EXCL | O_RDWR | O_DIRECT;
         let made = instance.client.create(&root(), Fid::ROOT, name.as_bytes(), flags, 0o600, 0, None).await;

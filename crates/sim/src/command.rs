@@ -717,7 +717,8 @@ fn congestion_controls(args: &CongestionArgs, json: bool) -> ExitCode {
     }
     let (bytes, dispatch) = (args.gib << 30, args.dispatch);
     let load = |control| move |clients: &u32| Load { control, clients: *clients, bytes, dispatch };
-    let chosen: Vec<Load> = args.controls().into_iter().flat_map(|control| args.clients.iter().map(load(control))).collect();
+    let chosen: Vec<Load> =
+        args.controls().into_iter().flat_map(|control| args.clients.iter().map(load(control))).collect();
     let loads = if chosen.is_empty() { congestion::papers() } else { chosen };
     let runs = side_by_side(&loads, "congestion-control", |load| {
         let measured = std::panic::catch_unwind(|| congestion::measure(args.shown.seed, *load));

@@ -58,10 +58,7 @@ impl Osc {
     }
 
     fn io_options(&self, caller: &Caller, bulk: Bulk, lock: u64, urgent: bool) -> CallOptions {
-        // Without a lock of this client, the server may have to wait for other clients' locks. So such a request is
-        // outside the window of RPCs in flight: otherwise it could delay the very writes that those other clients wait
-        // for.
-        CallOptions { lane: Lane::Io, bulk, high_priority: urgent || lock == 0, ..caller.options() }
+        CallOptions { lane: Lane::Io, bulk, high_priority: urgent, lockless: lock == 0, ..caller.options() }
     }
 
     /// Options of a change, which is replayed if the server loses it.

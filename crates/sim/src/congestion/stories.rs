@@ -239,7 +239,8 @@ async fn sleep_to_second(cluster: &Cluster) {
 /// What the OST has counted for each client, by name.
 fn clients(cluster: &Cluster) -> BTreeMap<String, Use> {
     let shown = ["obdfilter.*.time_parts", "obdfilter.*.health"].map(|pattern| cluster.values(Server::Oss(0), pattern));
-    let values: Values = shown.into_iter().flatten().map(|(name, value): (String, Value)| (name, json::value(&value))).collect();
+    let values: Values =
+        shown.into_iter().flatten().map(|(name, value): (String, Value)| (name, json::value(&value))).collect();
     let picture = Picture::new(0.0, &values);
     picture.targets.into_values().flat_map(|target| target.clients.into_values()).map(|c| (c.name, c.used)).collect()
 }
@@ -276,7 +277,9 @@ fn without_disk(names: &[String], before: &Counts, after: &Counts) -> f64 {
 fn percentile_99(took: &[Duration]) -> f64 {
     let mut sorted = took.to_vec();
     sorted.sort_unstable();
-    sorted.get((sorted.len() * 99 / 100).min(sorted.len().saturating_sub(1))).map_or(0.0, |took| took.as_secs_f64() * 1e3)
+    sorted
+        .get((sorted.len() * 99 / 100).min(sorted.len().saturating_sub(1)))
+        .map_or(0.0, |took| took.as_secs_f64() * 1e3)
 }
 
 /// Starts what a client does all the time.
@@ -364,7 +367,12 @@ pub fn report(seed: u64, rows: &[(Row, Result<Measured, String>)], alone: Option
         Constant::new(name, value, unit, ConstantKind::Physical, source)
     };
     constants.extend([
-        own("clients that always write", CLIENTS as f64, "", "chosen: FIX(8) keeps 512 requests under way, which take 2.7 s"),
+        own(
+            "clients that always write",
+            CLIENTS as f64,
+            "",
+            "chosen: FIX(8) keeps 512 requests under way, which take 2.7 s",
+        ),
         own("clients after the step", (10 * CLIENTS) as f64, "", "ten times as many"),
         own("disk after the step", f64::from(SLOWER), "times slower", "chosen"),
         own("time before the measurement", BEFORE as f64, "s", "chosen"),

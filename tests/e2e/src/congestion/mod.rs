@@ -156,7 +156,10 @@ impl Live<'_> {
         let last: Value = serde_json::from_str(&last).context("what the writers printed")?;
         let wrong = writers.complaints(&["connection", "lost", "unreachable", "no answer", "reconnect", "recover"]);
         ensure!(wrong.is_empty(), "the writers complained: {}", wrong.join("; "));
-        ensure!(!self.cluster.any_log_line(|line| line.contains("evict") && line.contains("WARN")), "a client was evicted");
+        ensure!(
+            !self.cluster.any_log_line(|line| line.contains("evict") && line.contains("WARN")),
+            "a client was evicted"
+        );
         Ok((phases, last))
     }
 
@@ -196,7 +199,8 @@ impl Live<'_> {
         let values = self.cluster.values("obdfilter.*.congestion")?;
         let shown = values.into_values().next().context("the OST shows nothing")?;
         let number = |name: &str| shown[name].as_f64().unwrap_or_default();
-        let windows: Vec<f64> = shown["windows"].as_object().into_iter().flatten().filter_map(|(_, w)| w["granted"].as_f64()).collect();
+        let windows: Vec<f64> =
+            shown["windows"].as_object().into_iter().flatten().filter_map(|(_, w)| w["granted"].as_f64()).collect();
         Ok(Sample {
             under_way: number("under_way"),
             answered: number("answered"),
@@ -249,7 +253,11 @@ pub(crate) fn show(experiment: &Experiment, json: bool) -> Outcome {
 pub(crate) fn judge(plan: &Plan, experiment: &Experiment) -> Outcome {
     let ours = |row: &str, figure: &str| experiment.ours(row, figure).context(format!("{figure} of {row}"));
     let wide = ours(&format!("fix:{WIDE}"), "latency")?;
-    ensure!(wide > 0.8 * plan.drained(WIDE), "with windows of {WIDE} requests take {wide:.1} s, not {:.1}", plan.drained(WIDE));
+    ensure!(
+        wide > 0.8 * plan.drained(WIDE),
+        "with windows of {WIDE} requests take {wide:.1} s, not {:.1}",
+        plan.drained(WIDE)
+    );
     for row in ["rcc", "nacre", "nacre, afterwards"] {
         let (latency, longest) = (ours(row, "latency")?, ours(row, "longest")?);
         // The disk wavers, and the published algorithm goes beyond its bound by a request of each client.
@@ -277,7 +285,11 @@ fn plots(samples: &[Sample]) -> Vec<Plot> {
         x_title: "seconds".to_owned(),
         y_title: unit.to_owned(),
         x_labels: labels.clone(),
-        lines: vec![Line { name: "live".to_owned(), points: samples.iter().map(value).enumerate().collect(), dashed: false }],
+        lines: vec![Line {
+            name: "live".to_owned(),
+            points: samples.iter().map(value).enumerate().collect(),
+            dashed: false,
+        }],
     };
     curves.map(plot).to_vec()
 }
