@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn the_controller_is_exchanged_while_requests_are_under_way() {
-        let mut c = Congestion::default();
+        let mut c = Congestion { controller: Controller::Fixed(0), ..Congestion::default() };
         let answer = |c: &mut Congestion| {
             c.handle_arrival(1, wants(5), at(0));
             c.handle_answer(

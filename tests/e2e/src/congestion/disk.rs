@@ -26,6 +26,9 @@ impl SlowDisk {
         let disk = Disk::attach(&image)?;
         disk.make_file_system()?;
         let number = disk.number()?;
+        // On a disk with a moving head, writes of 1 MiB would be gathered in the page cache, where no throttle counts them.
+        let rotational = format!("/sys/dev/block/{number}/queue/rotational");
+        fs::write(&rotational, "0").context(rotational)?;
         let mounted = Mounted::at(disk, &below.join("mounted"))?;
         let dir = mounted.path().join("ost");
         let group = Path::new(BLKIO).join(format!("nacre-e2e-{}", std::process::id()));

@@ -96,7 +96,7 @@ impl Phase {
 /// Measures all phases.
 pub(crate) fn run(root: &Path, plan: &Plan) -> Outcome<Experiment> {
     fs::create_dir_all(root)?;
-    let disk = SlowDisk::make(&root.join("disk"), u64::from(plan.clients * FILE) * 2)?;
+    let disk = SlowDisk::make(&root.join("disk"), u64::from(plan.clients) * u64::from(FILE) * 4)?;
     let mut cluster = ClusterPlan::new(&plan.nacre, &root.join("cluster"));
     (cluster.mounts, cluster.servers) = (0, (1, 1));
     cluster.ost_dirs = BTreeMap::from([(0, disk.dir())]);
@@ -136,10 +136,10 @@ impl Live<'_> {
         let bound = plan.bound.to_string();
         let mut phases = Vec::new();
         // Whatever a phase begins with has to be served first.
-        phases.push(self.phase(&format!("fix:{WIDE}"), plan.drained(WIDE) * 1.5, &mut writers)?);
+        phases.push(self.phase(&format!("fix:{WIDE}"), plan.drained(WIDE) * 2.0, &mut writers)?);
         self.set("latency_bound", &bound)?;
         self.set("congestion_control", "rcc")?;
-        phases.push(self.phase("rcc", plan.drained(WIDE) * 1.2 + 3.0 * plan.held(), &mut writers)?);
+        phases.push(self.phase("rcc", plan.drained(WIDE) * 1.5 + 4.0 * plan.held(), &mut writers)?);
         self.set("congestion_control", "nacre")?;
         phases.push(self.phase("nacre", 4.0 * plan.held(), &mut writers)?);
         eprintln!("killing the OSS");
