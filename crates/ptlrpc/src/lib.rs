@@ -69,6 +69,7 @@ mod replay;
 mod request;
 mod request_buffers;
 mod request_log;
+mod scheduled;
 mod schedules;
 mod series;
 mod service;

@@ -6,6 +6,7 @@
 //! thread, is for work, not for waiting: a request whose data is slow to come gives its slot back (`handle_slow`), and a client
 //! with [`SLOW_MAX`] such requests gets no further slot until one of them has ended.
 
+mod classified;
 mod delay;
 pub(crate) mod device_time;
 mod expression;
@@ -13,42 +14,18 @@ mod pending;
 mod policy;
 mod rules;
 mod tbf;
+mod ticket;
 mod waiting;
 
-use nacre_base::{Fid, FxHashMap, Nid, Time};
+pub(crate) use classified::Classified;
+pub use classified::Place;
+use nacre_base::{FxHashMap, Nid, Time};
 use nacre_wire::{Lane, Opcode, RpcHeader};
 use pending::Pending;
 pub use policy::{Classes, Delay, Order, Ordered, Policy, Quanta, Schedule, UnknownPolicy};
 pub use rules::{Rate, RuleError, Rules};
 use std::collections::{BTreeMap, VecDeque};
-pub(crate) use tbf::{Done, Ticket};
-
-/// A request, as far as the order of requests depends on it.
-pub(crate) trait Classified: Send + 'static {
-    /// Header of the request.
-    fn header(&self) -> &RpcHeader;
-    /// The node that sent it.
-    fn client(&self) -> Nid;
-    /// The range that the request reads or writes, or `None` if it does neither.
-    fn place(&self) -> Option<Place>;
-    /// Keeps the ticket of a request that is let run.
-    fn note(&self, ticket: Ticket);
-    /// The ticket that was kept.
-    fn noted(&self) -> Ticket;
-}
-
-/// The range of an object that a request reads or writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// The object.
-    pub object: Fid,
-    /// The first byte.
-    pub offset: u64,
-    /// Number of bytes.
-    pub bytes: u64,
-    /// True for a read.
-    pub is_read: bool,
-}
+pub(crate) use ticket::{Done, Ticket};
 
 /// Outcome of a request's arrival.
 #[derive(Debug, PartialEq, Eq)]

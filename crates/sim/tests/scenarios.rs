@@ -5,6 +5,7 @@ mod doors;
 mod fsck;
 mod idle;
 mod liveness;
+mod queues;
 mod rails;
 mod recovery_small;
 mod renewals;

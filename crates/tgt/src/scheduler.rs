@@ -40,6 +40,7 @@ struct Registrar<'a> {
 pub fn register_scheduler(target: &Target, scheduled: Scheduled) {
     let (registry, node) = (target.params(), target.node());
     let all = Registrar { registry, node, scheduled };
+    assert!(nacre_base::param::parts(scheduled.prefix).len() == 3, "{} has a layer and a device", scheduled.prefix);
     let Scheduled { of, .. } = scheduled;
     let has_places = scheduled.has_places();
     let (shown, set) = (node.clone(), node.clone());
@@ -257,6 +258,7 @@ fn set_pair<V: FromStr>(
             Some((priority, value)) if priority.starts_with(short) => value,
             Some(_) => continue,
         };
+        assert!(!value.is_empty(), "{text:?} was checked");
         let value = value.parse().map_err(|_| format!("{value:?} is no value of {name}"))?;
         let order = order_of(schedule, is_high);
         *of(order) = value;

@@ -31,9 +31,10 @@ impl<T> Delayed<T> {
 
     pub(super) fn push(&mut self, request: T, now: Time) {
         let Delay { least, most, percent } = self.delay;
+        assert!(least <= most && percent <= 100, "{percent} of 100 wait from {least} to {most} s");
         let waits = self.chance.below(100) < percent.into();
         let (least, most) = (u64::from(least) * 1000, u64::from(most) * 1000);
-        let wait = if waits { self.chance.range(least, most.max(least) + 1) } else { 0 };
+        let wait = if waits { self.chance.range(least, most + 1) } else { 0 };
         self.requests.insert((now + Duration::from_millis(wait), self.next), request);
         self.next += 1;
     }

@@ -25,7 +25,8 @@ impl DeviceTime {
             self.charged = now;
         }
         self.next += 1;
-        self.there.insert(self.next, Duration::ZERO);
+        let before = self.there.insert(self.next, Duration::ZERO);
+        assert_eq!(before, None, "two requests at the device are number {}", self.next);
         self.next
     }
 

@@ -141,7 +141,9 @@ impl FromStr for Expression {
     fn from_str(text: &str) -> Result<Expression, RuleError> {
         let of_alternative = |all: &str| outside_braces(all, '&').into_iter().map(str::parse).collect();
         let alternatives = outside_braces(text, ',').into_iter().map(of_alternative).collect::<Result<_, _>>()?;
-        Ok(Expression { text: text.to_owned(), alternatives })
+        let expression = Expression { text: text.to_owned(), alternatives };
+        assert!(expression.properties() != Properties::default(), "{text} names no property");
+        Ok(expression)
     }
 }
 

@@ -248,7 +248,8 @@ impl Rules {
         if self.list.len() >= RULES_MAX {
             return Err(RuleError::TooMany);
         }
-        self.take_number();
+        let number = self.take_number();
+        assert!(number == rule.number && self.rule(number).is_none(), "two rules have the number {number}");
         self.list.insert(0, Arc::new(rule));
         self.rerank(0, rank)
     }
@@ -269,6 +270,7 @@ impl Rules {
         let before = self.place(rank)?;
         let rule = self.list.remove(place);
         let before = if place < before { before - 1 } else { before };
+        assert!(before <= self.list.len(), "place {before} of {} rules", self.list.len());
         self.list.insert(before, rule);
         Ok(())
     }

@@ -8,10 +8,11 @@
 //! classes whose buckets allow it are served in the order of a virtual time, which for each of them passes the faster the lower its rate
 //! is. A class of a `realtime` rule goes before all others, and keeps the tokens that it could not use meanwhile.
 
-use super::Classified;
+use super::classified::Classified;
 use super::expression::{Properties, Property};
 use super::policy::{Classes, Order};
 use super::rules::{Rate, Rules};
+use super::ticket::{Done, Ticket};
 use nacre_base::{FxHashMap, Nid, Time};
 use nacre_wire::RpcHeader;
 use nacre_wire::header::flags;
@@ -94,19 +95,6 @@ struct Limit {
     by_device: bool,
 }
 
-/// What a request that runs has been charged: its class, and its estimated microseconds at the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Ticket(u64);
-
-/// How a request that ran is charged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Done {
-    /// The ticket that it got when it was let run.
-    pub(crate) ticket: Ticket,
-    /// The microseconds that it took from the device.
-    pub(crate) device_us: u32,
-}
-
 /// Most classes. Further ones of a rule share a bucket.
 const CLASSES_MAX: usize = 4096;
 /// Classes that are not found between two searches for idle ones.
@@ -130,30 +118,6 @@ const TURN_MICROS_MIN: u64 = 10;
 /// A class that had no tokens for a while may have this much before the others: bytes, or nanoseconds of the device.
 const LAG_BYTES: u64 = 16 << 20;
 const LAG_NANOS: u64 = 100_000_000;
-
-impl Ticket {
-    fn new(bucket: u32, device_us: u32) -> Ticket {
-        Ticket(u64::from(bucket) << 32 | u64::from(device_us))
-    }
-
-    /// The ticket as a number, which is 0 for a request without a class.
-    pub(crate) fn number(self) -> u64 {
-        self.0
-    }
-
-    /// The ticket with this number.
-    pub(crate) fn of_number(number: u64) -> Ticket {
-        Ticket(number)
-    }
-
-    fn bucket(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-
-    fn device_us(self) -> u32 {
-        self.0 as u32
-    }
-}
 
 fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
@@ -237,7 +201,8 @@ fn amounts(rate: Rate, unit_of: Rate) -> Option<u64> {
 }
 
 impl<T: Classified> Buckets<T> {
-    pub(super) fn new(order: &Order) -> Buckets<T> {
+    /// `next_class` is greater than the class of every ticket that a request still has.
+    pub(super) fn new(order: &Order, next_class: u32) -> Buckets<T> {
         let (by_key, buckets, ready, later, exempt) = Default::default();
         Buckets {
             rules: order.rules.clone(),
@@ -249,7 +214,7 @@ impl<T: Classified> Buckets<T> {
             exempt,
             waiting: 0,
             next_arrival: 0,
-            next_bucket: 1,
+            next_bucket: next_class,
             virtual_now: 0,
             until_sweep: 0,
         }
@@ -257,6 +222,11 @@ impl<T: Classified> Buckets<T> {
 
     pub(super) fn len(&self) -> usize {
         self.waiting
+    }
+
+    /// The number of the next class.
+    pub(super) fn next_class(&self) -> u32 {
+        self.next_bucket
     }
 
     /// Classes of a rule that are known now; the rule 0 is the default rule.
@@ -269,7 +239,7 @@ impl<T: Classified> Buckets<T> {
         let requests = self.drain();
         if order.classes != self.classes {
             self.by_key.clear();
-            self.buckets.retain(|_, bucket| bucket.running > 0);
+            self.buckets.clear();
         }
         (self.rules, self.classes) = (order.rules.clone(), order.classes);
         let rules = self.rules.clone();
@@ -359,6 +329,8 @@ impl<T: Classified> Buckets<T> {
         self.next_bucket = self.next_bucket.wrapping_add(1);
         self.by_key.insert(key, new);
         self.buckets.insert(new, bucket);
+        let most = CLASSES_MAX + self.rules.list().len() + 1;
+        assert!(self.buckets.len() <= most, "{} classes", self.buckets.len());
         new
     }
 
@@ -427,6 +399,7 @@ impl<T: Classified> Buckets<T> {
             self.virtual_now = self.virtual_now.max(virtual_time);
         }
         let bucket = self.bucket(number);
+        assert!(bucket.listed.is_none(), "the class {number} takes its turn and is still listed");
         let (_, request) = bucket.waiting.pop_front().expect("a class that is listed has requests");
         let ticket = bucket.charge(number, bytes_of(request.header()), now);
         request.note(ticket);
@@ -453,6 +426,7 @@ impl<T: Classified> Buckets<T> {
         let (ticket, bytes) = (request.noted(), bytes_of(request.header()));
         request.note(Ticket::default());
         self.correct(ticket, now, |bucket| {
+            assert!(bucket.running > 0, "a request of a class was put back twice");
             bucket.running -= 1;
             bucket.free_at -= bucket.limit.cost(bytes, ticket.device_us());
             let cost = bucket.limit.virtual_cost(bytes, ticket.device_us());

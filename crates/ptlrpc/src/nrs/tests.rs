@@ -5,8 +5,8 @@ use nacre_wire::header::flags;
 
 const NOW: Time = Time(1);
 
-#[derive(Debug, PartialEq)]
-struct Request(u32, RpcHeader);
+#[derive(Debug, Default)]
+struct Request(u32, RpcHeader, std::cell::Cell<Ticket>);
 
 impl Classified for Request {
     fn header(&self) -> &RpcHeader {
@@ -18,9 +18,11 @@ impl Classified for Request {
     fn place(&self) -> Option<Place> {
         None
     }
-    fn note(&self, _ticket: Ticket) {}
+    fn note(&self, ticket: Ticket) {
+        self.2.set(ticket);
+    }
     fn noted(&self) -> Ticket {
-        Ticket::default()
+        self.2.get()
     }
 }
 
@@ -28,16 +30,20 @@ fn queue(threads: u32) -> LaneQueue<Request> {
     LaneQueue::new(Schedule { threads, ..Schedule::of(Lane::Request) })
 }
 
+fn request(number: u32, header: RpcHeader) -> Request {
+    Request(number, header, std::cell::Cell::default())
+}
+
 fn of(client: u64, n: u32) -> Request {
-    Request(n, RpcHeader { export: client, ..RpcHeader::default() })
+    request(n, RpcHeader { export: client, ..RpcHeader::default() })
 }
 
 fn regular(n: u32) -> Request {
-    Request(n, RpcHeader::default())
+    request(n, RpcHeader::default())
 }
 
 fn high(n: u32) -> Request {
-    Request(n, RpcHeader { flags: flags::HIGH_PRIORITY, ..RpcHeader::default() })
+    request(n, RpcHeader { flags: flags::HIGH_PRIORITY, ..RpcHeader::default() })
 }
 
 fn arrive(q: &mut LaneQueue<Request>, request: Request) -> &'static str {
@@ -175,7 +181,7 @@ fn random_traffic_keeps_the_books() {
                     let flags = if prng.one_in(4) { flags::HIGH_PRIORITY } else { 0 };
                     let header = RpcHeader { export: prng.below(5), flags, ..RpcHeader::default() };
                     sent += 1;
-                    match q.handle_arrival(Request(sent, header), NOW) {
+                    match q.handle_arrival(request(sent, header), NOW) {
                         Admission::Run(r) => started.push(r),
                         Admission::Queued => {}
                         Admission::Full => panic!("seed {seed}: far from full"),
@@ -204,5 +210,88 @@ fn random_traffic_keeps_the_books() {
             assert!(running.len() <= 5, "seed {seed}");
             assert_eq!(q.queued() + running.len() + slow.len() + finished, sent as usize, "seed {seed}");
         }
+    }
+}
+
+/// The schedules among which an administrator of the test below changes.
+fn any_schedule(prng: &mut nacre_base::Prng) -> Schedule {
+    let mut order = || {
+        let rules = [
+            "start a uid={1} rate=5",
+            "start a uid={1} rate=10%; start b uid={2-3} rate=1MB realtime=1",
+            "change default rate=50",
+        ];
+        let rules = Rules::default().changed(*prng.pick(&rules)).unwrap();
+        let delay = Delay { least: 0, most: 1 + prng.below(3) as u32, percent: 50 };
+        let classes = *prng.pick(&[Classes::Generic, Classes::Uid, Classes::Nid]);
+        let policy = *prng.pick(&Policy::ALL);
+        Order { classes, rules: rules.into(), delay, seed: prng.next_u64(), ..Order::of(policy, Quanta::default()) }
+    };
+    let (regular, high_priority) = (order(), order());
+    Schedule {
+        regular,
+        high_priority,
+        high_priority_ratio: 1 + prng.below(4) as u32,
+        threads: 1 + prng.below(6) as u32,
+    }
+}
+
+/// Whichever policies follow one another while requests run and wait, each request runs once, and none is forgotten.
+#[test]
+fn requests_outlive_every_change_of_policy() {
+    for seed in 0..400 {
+        let mut prng = nacre_base::Prng::new(seed);
+        let mut q: LaneQueue<Request> = LaneQueue::new(any_schedule(&mut prng));
+        let (mut now, mut sent, mut running, mut slow) =
+            (Time::from_secs(1), 0, Vec::<Request>::new(), Vec::<Request>::new());
+        let mut finished = Vec::new();
+        while finished.len() < 300 {
+            let mut started = Vec::new();
+            match prng.below(8) {
+                0..3 if sent < 300 => {
+                    let flags = if prng.one_in(4) { flags::HIGH_PRIORITY } else { 0 };
+                    let (uid, bulk_bytes) = (prng.below(4) as u32, prng.below(1 << 20) as u32);
+                    let header = RpcHeader { export: prng.below(5), flags, uid, bulk_bytes, ..RpcHeader::default() };
+                    match q.handle_arrival(request(sent, header), now) {
+                        Admission::Run(one) => started.push(one),
+                        Admission::Queued => {}
+                        Admission::Full => panic!("seed {seed}: far from full"),
+                    }
+                    sent += 1;
+                }
+                3 if !slow.is_empty() => {
+                    let one: Request = slow.swap_remove(prng.below(slow.len() as u64) as usize);
+                    started.extend(q.handle_slow_done(one.client(), now));
+                    finished.push(one.0);
+                }
+                4 if prng.one_in(4) => started.extend(q.set_schedule(any_schedule(&mut prng), now)),
+                5 => {
+                    now += std::time::Duration::from_millis(prng.below(50));
+                    started.extend(q.handle_time(now));
+                }
+                6 if sent == 300 && running.is_empty() => {
+                    now = now.max(q.wake_at().unwrap_or(now));
+                    started.extend(q.handle_time(now));
+                }
+                _ if !running.is_empty() => {
+                    let one = running.swap_remove(prng.below(running.len() as u64) as usize);
+                    let high = is_high_priority(&one.1);
+                    let done = Done { ticket: one.noted(), device_us: prng.below(50_000) as u32 };
+                    if prng.one_in(3) {
+                        q.handle_slow(one.client());
+                        slow.push(one);
+                    } else {
+                        finished.push(one.0);
+                    }
+                    started.extend(q.handle_done(high, done, now));
+                }
+                _ => {}
+            }
+            running.extend(started);
+            assert_eq!(q.running(), running.len(), "seed {seed}");
+            assert_eq!(q.queued() + running.len() + slow.len() + finished.len(), sent as usize, "seed {seed}");
+        }
+        finished.sort_unstable();
+        assert_eq!(finished, (0..300).collect::<Vec<_>>(), "seed {seed}");
     }
 }

@@ -10,8 +10,8 @@
 //! and nobody gets more than a fair share by sending little at a time. All of a share would be too much: a client whose window has
 //! just run would run what comes after it one by one, and its next turn would be no sequence.
 
+use super::classified::{Classified, Place};
 use super::policy::{Order, Policy};
-use super::{Classified, Place};
 use nacre_base::{Fid, FxHashMap, Nid};
 use std::collections::BTreeMap;
 

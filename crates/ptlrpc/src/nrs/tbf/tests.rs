@@ -49,7 +49,7 @@ fn order(rules: &str) -> Order {
 }
 
 fn buckets(rules: &str) -> Buckets<Request> {
-    Buckets::new(&order(rules))
+    Buckets::new(&order(rules), 1)
 }
 
 /// A server with some threads, whose requests take a time, and users who always have requests waiting.
