@@ -6,6 +6,7 @@ use nacre_diagnosis::{PATTERNS, Picture, Values, Watch};
 use nacre_process::metrics;
 use parking_lot::Mutex;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Several readers within this time get the same answer.
@@ -72,28 +73,40 @@ impl Watcher {
     /// The histories of the targets whose names match.
     pub(crate) fn histories(&self, pattern: &str) -> Result<Values, String> {
         let patterns = ["obdfilter", "mdt"].map(|layer| format!("{layer}.{pattern}.history"));
-        self.values(&patterns.each_ref().map(String::as_str))
+        let (processes, unread) = self.values(&patterns.each_ref().map(String::as_str))?;
+        match unread.into_values().next() {
+            Some(why) => Err(why),
+            None => Ok(processes.into_iter().flatten().collect()),
+        }
     }
 
     fn read(&self) -> Result<Picture, String> {
-        let values = self.values(PATTERNS)?;
+        let (processes, unread) = self.values(PATTERNS)?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Ok(Picture::new(now.as_secs_f64(), &values))
+        Ok(Picture { unread, ..Picture::new(now.as_secs_f64(), &processes) })
     }
 
-    fn values(&self, patterns: &[&str]) -> Result<Values, String> {
-        // Names with parts in several processes, such as buffers of routers, are rare: the last one counts.
-        let mut all = Values::new();
+    /// The values that each process shows, and the servers that could not be read, with the reason. Fails if there is nothing to show.
+    fn values(&self, patterns: &[&str]) -> Result<(Vec<Values>, BTreeMap<String, String>), String> {
         if self.servers.from.is_empty() {
-            for pattern in patterns {
-                all.extend(host::values(pattern)?);
+            return Ok((host::values_by_process(patterns)?, BTreeMap::new()));
+        }
+        let (mut all, mut unread) = (Vec::new(), BTreeMap::new());
+        for server in &self.servers.from {
+            match read_server(server, patterns) {
+                Ok(values) => all.push(values),
+                Err(why) => drop(unread.insert(server.clone(), why)),
             }
         }
-        for server in &self.servers.from {
-            let failed = |why: String| format!("cannot read what {server} shows: {why}");
-            let body = metrics::fetch(server, &format!("/values?{}", patterns.join("&"))).map_err(failed)?;
-            all.extend(serde_json::from_slice::<Values>(&body).map_err(|e| failed(e.to_string()))?);
+        match unread.values().next() {
+            Some(why) if all.is_empty() => Err(why.clone()),
+            _ => Ok((all, unread)),
         }
-        Ok(all)
     }
+}
+
+fn read_server(server: &str, patterns: &[&str]) -> Result<Values, String> {
+    let failed = |why: String| format!("cannot read what {server} shows: {why}");
+    let body = metrics::fetch(server, &format!("/values?{}", patterns.join("&"))).map_err(failed)?;
+    serde_json::from_slice::<Values>(&body).map_err(|e| failed(e.to_string()))
 }

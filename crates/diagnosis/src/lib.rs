@@ -44,7 +44,7 @@ impl Watch {
     /// Compares the latest picture with one from before the span; none before there are two pictures.
     pub fn report(&self) -> Option<Report> {
         let (first, last) = (self.pictures.front()?, self.pictures.back()?);
-        (first.time < last.time).then(|| Report::between(first, last))
+        (first.time < last.time).then(|| Report::of(self.pictures.iter()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use nacre_base::{Part, TargetKind, TargetName};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Values of parameters as JSON, by name.
 pub type Values = BTreeMap<String, Value>;
@@ -11,16 +11,26 @@ pub type Values = BTreeMap<String, Value>;
 pub const PATTERNS: &[&str] = &[
     "obdfilter.*.time_parts",
     "mdt.*.time_parts",
+    "mdt.*.busy_directories",
     "obdfilter.*.congestion",
     "obdfilter.*.recovery_status",
     "mdt.*.recovery_status",
+    "obdfilter.*.instance",
+    "mdt.*.instance",
     "obdfilter.*.health",
     "mdt.*.health",
     "ldlm.namespaces.*.called_back",
     "ldlm.namespaces.*.waiting_count",
+    "obdfilter.*.tot_granted",
     "osd-nacre.*.kbytestotal",
     "osd-nacre.*.kbytesavail",
+    "mgs.MGS.silent_targets",
     "buffers",
+    "credit_waits",
+    "links",
+    "lnet.route_count",
+    "nis",
+    "routers",
 ];
 
 /// Sums over requests that were answered.
@@ -126,6 +136,8 @@ pub struct Target {
     pub is_ost: bool,
     /// `healthy`, or what is wrong.
     pub health: String,
+    /// How often it was started.
+    pub instance: f64,
     /// Status of its recovery, such as `COMPLETE`.
     pub recovery: String,
     /// Clients that have recovered, of those that have to: `3/4`.
@@ -144,10 +156,43 @@ pub struct Target {
     pub waiting_for_locks: f64,
     /// Who was asked for locks.
     pub holders: Vec<Holder>,
+    /// How often entries of directories of an MDT have changed, by FID; the busiest ones.
+    pub directories: BTreeMap<String, f64>,
     /// Size in KiB; 0 if it is not known.
     pub size: f64,
     /// Space that is left for data, in KiB.
     pub available: f64,
+    /// Space of it that clients were promised for what they have not sent yet, in KiB.
+    pub granted: f64,
+}
+
+/// Packets between a process and one of its peers.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Link {
+    /// Packets that went to the peer or came from it.
+    pub packets: f64,
+    /// Those of them that were lost: sent again, or missing when others came.
+    pub lost: f64,
+}
+
+/// The network of a process: a server, a router, or a mount of this host.
+#[derive(Debug, Clone, Default)]
+pub struct Process {
+    /// Its targets.
+    pub targets: Vec<String>,
+    /// True if it is a router.
+    pub is_router: bool,
+    /// Messages of others that it holds, or that wait for its buffers.
+    pub held: f64,
+    /// Messages of others that it has passed on.
+    pub routed: f64,
+    /// Microseconds that messages have waited, by what they waited for: a credit of their peer or interface, and on a router a router
+    /// credit or a buffer.
+    pub waits: BTreeMap<String, f64>,
+    /// Packets by peer.
+    pub links: BTreeMap<String, Link>,
+    /// Routers that its routes lead through and that do not answer.
+    pub dead_routers: Vec<String>,
 }
 
 /// Everything that was read at a moment.
@@ -157,39 +202,111 @@ pub struct Picture {
     pub time: f64,
     /// Targets by name.
     pub targets: BTreeMap<String, Target>,
-    /// Free buffers of routers by pool, below zero for messages that wait; with the lowest of all routers of the host.
-    pub buffers: BTreeMap<String, f64>,
+    /// Processes by their NIDs.
+    pub processes: BTreeMap<String, Process>,
+    /// Targets whose nodes the MGS no longer hears.
+    pub silent: BTreeSet<String>,
+    /// Servers that were to be read and could not be, with the reason.
+    pub unread: BTreeMap<String, String>,
 }
 
 impl Picture {
-    /// Makes a picture of these values. Values that are missing, or not as they should be, count as nothing: servers of other versions may show
-    /// other things.
-    pub fn new(time: f64, values: &Values) -> Picture {
+    /// Makes a picture of the values of each process. Values that are missing, or not as they should be, count as nothing: servers of other
+    /// versions may show other things.
+    pub fn new(time: f64, processes: &[Values]) -> Picture {
         let mut picture = Picture { time, ..Picture::default() };
-        for (name, value) in values {
-            let Some((device, shown)) = name.rsplit_once('.') else {
-                picture.take_buffers(name, value);
-                continue;
-            };
-            let Some(target) = target_of(device) else { continue };
-            let is_ost = target.kind == TargetKind::Ost;
-            let target = picture.targets.entry(target.to_string()).or_default();
-            target.is_ost = is_ost;
-            target.take(shown, value);
-        }
+        processes.iter().for_each(|values| picture.take(values));
         // A device or a namespace alone is not a target that shows where its time goes.
         picture.targets.retain(|_, target| !target.health.is_empty());
         picture
     }
 
-    fn take_buffers(&mut self, name: &str, value: &Value) {
-        if name == "buffers" {
-            for (pool, level) in value.as_object().into_iter().flatten() {
-                let free = level.get("credits").and_then(Value::as_f64).unwrap_or_default();
-                let lowest = self.buffers.entry(pool.clone()).or_insert(free);
-                *lowest = lowest.min(free);
+    fn take(&mut self, values: &Values) {
+        let (mut process, mut nids) = (Process::default(), Vec::new());
+        for (name, value) in values {
+            let Some((device, shown)) = name.rsplit_once('.') else {
+                match &name[..] {
+                    "nis" => nids = members(value).map(|(nid, _)| &nid[..]).filter(|nid| *nid != LOOPBACK).collect(),
+                    _ => process.take(name, value),
+                }
+                continue;
+            };
+            if name == "lnet.route_count" {
+                process.routed = value.as_f64().unwrap_or_default();
+                continue;
+            }
+            if shown == "silent_targets" {
+                self.silent.extend(value.as_str().into_iter().flat_map(str::lines).map(str::to_owned));
+                continue;
+            }
+            let Some(name) = target_of(device) else { continue };
+            let (is_ost, name) = (name.kind == TargetKind::Ost, name.to_string());
+            let target = self.targets.entry(name.clone()).or_default();
+            target.is_ost = is_ost;
+            target.take(shown, value);
+            if shown == "health" {
+                process.targets.push(name);
             }
         }
+        if !nids.is_empty() {
+            self.processes.insert(nids.join(","), process);
+        }
+    }
+}
+
+/// NID of every process for itself.
+const LOOPBACK: &str = "0@lo";
+
+fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.as_object().into_iter().flatten()
+}
+
+impl Process {
+    fn take(&mut self, shown: &str, value: &Value) {
+        let number = |of: &Value, name: &str| of.get(name).and_then(Value::as_f64).unwrap_or_default();
+        match shown {
+            "buffers" => {
+                let in_use = |of: &Value| number(of, "count") - number(of, "credits");
+                self.is_router = members(value).next().is_some();
+                self.held = members(value).map(|(_, of)| in_use(of)).sum();
+            }
+            "credit_waits" => {
+                let columns = members(value)
+                    .filter(|(name, _)| name.starts_with("by_"))
+                    .flat_map(|(_, columns)| members(columns))
+                    .filter(|(_, rows)| rows.is_array());
+                self.waits = columns.map(|(name, rows)| (name.clone(), sum_of(rows))).collect();
+            }
+            "links" => {
+                let link = |of: &Value| Link {
+                    packets: number(of, "sent") + number(of, "received"),
+                    lost: number(of, "resent") + number(of, "disordered"),
+                };
+                self.links = members(value).map(|(nid, of)| (nid.clone(), link(of))).collect();
+            }
+            "routers" => {
+                let is_dead = |of: &Value| of.get("alive").and_then(Value::as_str) == Some("down");
+                let dead = members(value).filter(|(_, of)| is_dead(of)).map(|(nid, _)| nid.clone());
+                self.dead_routers = dead.collect();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// About the sum of what a histogram counts: each row counts as three quarters of its greatest value.
+fn sum_of(rows: &Value) -> f64 {
+    let row = |row: &Value| Some(row.get(0)?.as_f64()? * row.get(1)?.as_f64()?);
+    rows.as_array().into_iter().flatten().filter_map(row).sum::<f64>() * 0.75
+}
+
+impl Link {
+    /// Subtracts an earlier reading. If that was greater, a connection has been replaced since, and the new one began at zero.
+    pub fn since(&self, before: &Link) -> Link {
+        if self.packets < before.packets || self.lost < before.lost {
+            return *self;
+        }
+        Link { packets: self.packets - before.packets, lost: self.lost - before.lost }
     }
 }
 
@@ -207,6 +324,8 @@ impl Target {
         let members = |name: &str| value.get(name).and_then(Value::as_object).into_iter().flatten();
         match shown {
             "health" => self.health = value.as_str().unwrap_or_default().to_owned(),
+            "tot_granted" => self.granted = number() / 1024.0,
+            "instance" => self.instance = number(),
             "kbytestotal" => self.size = number(),
             "kbytesavail" => self.available = number(),
             "waiting_count" => self.waiting_for_locks = number(),
@@ -224,6 +343,10 @@ impl Target {
                 self.under_way = value.get("under_way").and_then(Value::as_f64).unwrap_or_default();
                 let granted = |window: &Value| window.get("granted").and_then(Value::as_f64).unwrap_or_default();
                 self.windows = members("windows").fold(0.0, |sum, (_, window)| sum + granted(window));
+            }
+            "busy_directories" => {
+                let changes = value.as_object().into_iter().flatten();
+                self.directories = changes.filter_map(|(fid, count)| Some((fid.clone(), count.as_f64()?))).collect();
             }
             "called_back" => self.holders = value.as_object().into_iter().flatten().filter_map(holder).collect(),
             _ => {}
@@ -271,17 +394,34 @@ mod tests {
                 "obdfilter.a-OST0001.congestion",
                 json!({"under_way": 5, "windows": {"n1": {"granted": 8}, "n2": {"granted": 4}}}),
             ),
-            ("buffers", json!({"small": {"credits": -7}})),
+            ("buffers", json!({"small": {"count": 8, "credits": -7}, "large": {"count": 4, "credits": 3}})),
+            ("lnet.route_count", json!(90)),
+            ("mdt.a-MDT0000.busy_directories", json!({"[0x1:0x9:0x0]": 12})),
+            ("nis", json!({"0@lo": {}, "9@tcp": {"status": "up"}})),
+            ("credit_waits", json!({"by_time": {"unit": "us", "peer": [[1, 0], [1024, 2]], "large": [[4, 1]]}})),
+            ("links", json!({"1@tcp": {"sent": 20, "resent": 2, "received": 30, "disordered": 1}})),
+            ("routers", json!({"5@tcp": {"alive": "down"}, "6@tcp": {"alive": "up"}})),
+            ("mdt.a-MDT0000.health", json!("healthy")),
+            ("mgs.MGS.silent_targets", json!("a-OST0002\na-OST0003")),
             ("mdt.nonsense.health", json!(3)),
         ];
-        let picture = Picture::new(1.0, &values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect());
-        assert_eq!(picture.targets.len(), 1);
+        let values = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let picture = Picture::new(110.0, &[values]);
+        assert_eq!(picture.targets.len(), 2);
+        assert_eq!(picture.silent.iter().collect::<Vec<_>>(), ["a-OST0002", "a-OST0003"]);
+        let process = &picture.processes["9@tcp"];
+        assert_eq!(process.targets, ["a-MDT0000", "a-OST0001"]);
+        assert_eq!((process.waits["peer"], process.waits["large"], process.waits.len()), (1536.0, 3.0, 2));
+        assert_eq!(process.links["1@tcp"], Link { packets: 50.0, lost: 3.0 });
+        assert_eq!((&process.dead_routers[..], process.held), (&["5@tcp".to_owned()][..], 16.0));
+        assert_eq!((process.is_router, process.routed), (true, 90.0));
+        assert_eq!(picture.targets["a-MDT0000"].directories["[0x1:0x9:0x0]"], 12.0);
         let target = &picture.targets["a-OST0001"];
         assert_eq!((target.is_ost, target.size, target.under_way, target.windows), (true, 100.0, 5.0, 12.0));
         assert_eq!((target.used().requests, target.used().part(Part::Device)), (3.0, 30.0));
         assert_eq!((target.clients["u"].name.as_str(), target.jobs["dd.0"].all()), ("n1", 0.0));
         let holder = &target.holders[0];
         assert_eq!((holder.resource.as_str(), holder.client.as_str()), ("[0x1:0x2:0x0]", "n9"));
-        assert_eq!((holder.callbacks, holder.waited_for, picture.buffers["small"]), (7.0, 2.5, -7.0));
+        assert_eq!((holder.callbacks, holder.waited_for), (7.0, 2.5));
     }
 }

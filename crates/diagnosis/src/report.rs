@@ -1,6 +1,6 @@
 //! Compares two pictures, and describes the difference for people and programs.
 
-use crate::picture::{Client, Holder, Picture, Target, Use};
+use crate::picture::{Client, Holder, Link, Picture, Process, Target, Use};
 use crate::rules;
 use nacre_base::Part;
 use serde::Serialize;
@@ -33,6 +33,17 @@ pub(crate) struct OfTarget {
     pub(crate) operations: BTreeMap<String, Use>,
 }
 
+/// The work of one router between two moments.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OfRouter {
+    /// Messages that it passed on in a second.
+    pub(crate) passed: f64,
+    /// Messages that it held at a time, on average.
+    pub(crate) held: f64,
+    /// Messages that waited at a time, on average, by what they waited for.
+    pub(crate) waiting: BTreeMap<String, f64>,
+}
+
 /// The difference between two moments.
 #[derive(Debug, Clone)]
 pub struct Report {
@@ -46,6 +57,14 @@ pub struct Report {
     pub(crate) targets: BTreeMap<String, OfTarget>,
     /// How often each holder was asked for locks since then: target, resource and client.
     pub(crate) callbacks: BTreeMap<(String, String, String), f64>,
+    /// Packets since then between a process and its peers: process and peer.
+    pub(crate) links: BTreeMap<(String, String), Link>,
+    /// Changes of the busiest directories since then: target and directory.
+    pub(crate) directories: BTreeMap<(String, String), f64>,
+    /// The work of each router since then.
+    pub(crate) routers: BTreeMap<String, OfRouter>,
+    /// Targets that were there then and are not now.
+    pub(crate) gone: Vec<String>,
     /// Findings of the rules, the worst first.
     pub findings: Vec<Finding>,
 }
@@ -53,11 +72,24 @@ pub struct Report {
 impl Report {
     /// The difference of two pictures.
     pub fn between(first: &Picture, last: &Picture) -> Report {
-        let (mut targets, mut callbacks) = (BTreeMap::new(), BTreeMap::new());
+        Report::of([first, last].into_iter())
+    }
+
+    /// The difference of the first and the last of some pictures. Panics if there are none.
+    pub fn of<'a>(pictures: impl Iterator<Item = &'a Picture> + Clone) -> Report {
+        let mut all = pictures.clone();
+        let first = all.next().expect("a report is about pictures");
+        let last = all.last().unwrap_or(first);
+        let (mut targets, mut callbacks, mut directories) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (name, now) in &last.targets {
-            // What a target did before it was first seen was not in this span.
-            let before = first.targets.get(name).unwrap_or(now);
+            // What a target did before it was first seen was not in this span. Requests that waited for a restart say nothing about
+            // their target: it is looked at anew.
+            let before = first.targets.get(name).filter(|before| before.instance == now.instance).unwrap_or(now);
             targets.insert(name.clone(), OfTarget::between(before, now));
+            for (directory, changes) in &now.directories {
+                let earlier = before.directories.get(directory).copied().unwrap_or_default();
+                directories.insert((name.clone(), directory.clone()), (changes - earlier).max(0.0));
+            }
             for holder in &now.holders {
                 let is_same = |other: &&Holder| (&other.resource, &other.client) == (&holder.resource, &holder.client);
                 let earlier = before.holders.iter().find(is_same).map_or(0.0, |other| other.callbacks);
@@ -66,8 +98,24 @@ impl Report {
             }
         }
         let span = last.time - first.time;
-        let now = last.clone();
-        let mut report = Report { time: last.time, span, now, targets, callbacks, findings: Vec::new() };
+        let (mut links, mut routers) = (BTreeMap::new(), BTreeMap::new());
+        for (name, process) in &last.processes {
+            // What a process counted before it was first seen was not in this span.
+            let before = first.processes.get(name).unwrap_or(process);
+            for (peer, link) in &process.links {
+                let earlier = before.links.get(peer).copied().unwrap_or_default();
+                links.insert((name.clone(), peer.clone()), link.since(&earlier));
+            }
+        }
+        for (name, process) in last.processes.iter().filter(|(_, process)| process.is_router) {
+            let before = first.processes.get(name).unwrap_or(process);
+            let samples: Vec<f64> = pictures.clone().filter_map(|p| Some(p.processes.get(name)?.held)).collect();
+            routers.insert(name.clone(), OfRouter::between(before, process, &samples, span));
+        }
+        let gone = first.targets.keys().filter(|name| !last.targets.contains_key(*name)).cloned().collect();
+        let (now, findings) = (last.clone(), Vec::new());
+        let mut report =
+            Report { time: last.time, span, now, targets, callbacks, links, directories, routers, gone, findings };
         report.findings = rules::findings(&report);
         report
     }
@@ -160,6 +208,31 @@ impl Report {
             "write_bytes_per_s": used.written / self.span,
             "latency_ms": if used.requests > 0.0 { used.all() / used.requests / 1000.0 } else { 0.0 },
         })
+    }
+}
+
+impl OfRouter {
+    /// `held` is what it held at several moments.
+    fn between(before: &Process, now: &Process, held: &[f64], span: f64) -> OfRouter {
+        let waiting = |(what, now): (&String, &f64)| {
+            let earlier = before.waits.get(what).copied().unwrap_or_default();
+            (what.clone(), (now - earlier).max(0.0) / 1e6 / span)
+        };
+        OfRouter {
+            passed: (now.routed - before.routed).max(0.0) / span,
+            held: held.iter().sum::<f64>() / held.len().max(1) as f64,
+            waiting: now.waits.iter().map(waiting).collect(),
+        }
+    }
+
+    /// Milliseconds for which it keeps a message; 0 if it passes none on.
+    pub(crate) fn keeps_ms(&self) -> f64 {
+        if self.passed > 0.0 { (self.held + self.waits_for(&["router"])) / self.passed * 1000.0 } else { 0.0 }
+    }
+
+    /// Messages that wait at a time, on average, for any of these.
+    pub(crate) fn waits_for(&self, what: &[&str]) -> f64 {
+        what.iter().filter_map(|what| self.waiting.get(*what)).sum()
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::Lnet;
 use crate::error::LnetError;
 use crate::fault_rules::{FaultRule, FaultStatus};
-use crate::lnd::ConnectionStatus;
+use crate::lnd::{ConnectionStatus, LinkStatus};
 use crate::message::Header;
 use crate::node::LnetNode;
 use crate::peers::PeerError;
@@ -12,6 +12,7 @@ use crate::settings::Settings;
 use crate::udsp::{UdspError, UdspRule};
 use nacre_base::fault::FaultAction;
 use nacre_base::{Network, Nid};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Why an interface cannot be removed.
@@ -166,6 +167,15 @@ impl Lnet {
     /// The open connections of all interfaces.
     pub fn connections(&self) -> Vec<ConnectionStatus> {
         self.0.interfaces().iter().flat_map(|interface| interface.lnd.connection_statuses()).collect()
+    }
+
+    /// Packets and losses between this node and each of its peers, in the order of their NIDs.
+    pub fn links(&self) -> Vec<LinkStatus> {
+        let mut by_peer: BTreeMap<Nid, LinkStatus> = BTreeMap::new();
+        for link in self.0.interfaces().iter().flat_map(|interface| interface.lnd.links()) {
+            by_peer.entry(link.peer).or_insert_with(|| LinkStatus::new(link.peer)).add(&link);
+        }
+        by_peer.into_values().collect()
     }
 }
 

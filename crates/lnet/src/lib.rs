@@ -61,7 +61,7 @@ pub use bulk::{MdGuard, SinkGuard};
 pub use changes::RemoveError;
 pub use error::LnetError;
 pub use fault_rules::{FaultEffect, FaultRule, FaultStatus, Nodes, Often};
-pub use lnd::{ConnectionStatus, Receipt};
+pub use lnd::{ConnectionStatus, LinkStatus, Receipt};
 pub use message::{MAX_PAYLOAD, Portal, Purpose};
 pub use node::{IncomingPut, Loss, LossHook, PortalHandler};
 pub use options::{LnetOptions, TcpOptions};

@@ -51,6 +51,11 @@ pub(crate) trait Lnd: Send + Sync {
         Vec::new()
     }
 
+    /// Packets and losses on the way to and from each peer, as far as the network below counts them.
+    fn links(&self) -> Vec<LinkStatus> {
+        Vec::new()
+    }
+
     /// What `lnetctl net show -v` says of the driver.
     fn describe(&self) -> LndStatus {
         LndStatus::default()
@@ -71,6 +76,40 @@ pub struct ConnectionStatus {
     pub kind: char,
     /// True if this node opened it.
     pub dialed: bool,
+}
+
+/// Packets that went to and came from a peer over the connections that are open now, and how many of them were lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkStatus {
+    /// The peer.
+    pub peer: Nid,
+    /// Packets that this node sent, the repeated ones among them.
+    pub sent: u64,
+    /// Packets that this node sent again, because the peer did not confirm them.
+    pub resent: u64,
+    /// Packets that came from the peer.
+    pub received: u64,
+    /// Packets from the peer that came after a gap: an earlier one was lost, or overtaken.
+    pub disordered: u64,
+    /// Time from a packet to its confirmation, in microseconds; 0 if it is not known.
+    pub round_trip_us: u64,
+}
+
+impl LinkStatus {
+    /// A link on which nothing has happened.
+    pub(crate) fn new(peer: Nid) -> LinkStatus {
+        LinkStatus { peer, sent: 0, resent: 0, received: 0, disordered: 0, round_trip_us: 0 }
+    }
+
+    /// Adds another connection to the same peer. The slowest counts.
+    pub(crate) fn add(&mut self, other: &LinkStatus) {
+        assert_eq!(self.peer, other.peer, "links to two peers");
+        self.sent += other.sent;
+        self.resent += other.resent;
+        self.received += other.received;
+        self.disordered += other.disordered;
+        self.round_trip_us = self.round_trip_us.max(other.round_trip_us);
+    }
 }
 
 /// What a driver tells of itself.

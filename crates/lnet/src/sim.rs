@@ -6,7 +6,7 @@
 //! when a connection breaks. What it does not model is congestion inside the fabric.
 
 use crate::error::LnetError;
-use crate::lnd::{Lnd, Outbound, Receipt};
+use crate::lnd::{LinkStatus, Lnd, Outbound, Receipt};
 use crate::message::Message;
 use crate::node::LnetNode;
 use crate::packed::Packed;
@@ -70,6 +70,11 @@ pub struct LinkOptions {
     pub reorder_ppm: u32,
     /// See `reorder_ppm`.
     pub reorder_delay: Duration,
+    /// Packets of a million that are lost and sent again, as TCP does: their message, and those behind it, come later by
+    /// `resend_after`.
+    pub resend_ppm: u32,
+    /// See `resend_ppm`.
+    pub resend_after: Duration,
 }
 
 /// Bytes that a network adds to those of a message.
@@ -129,7 +134,15 @@ impl Default for LinkOptions {
     fn default() -> LinkOptions {
         let none = Duration::ZERO;
         let latency = Duration::from_micros(10);
-        LinkOptions { latency, jitter: none, loss_ppm: 0, reorder_ppm: 0, reorder_delay: none }
+        LinkOptions {
+            latency,
+            jitter: none,
+            loss_ppm: 0,
+            reorder_ppm: 0,
+            reorder_delay: none,
+            resend_ppm: 0,
+            resend_after: Duration::from_millis(200),
+        }
     }
 }
 
@@ -143,6 +156,7 @@ impl SimNet {
             nodes: FxHashMap::default(),
             links: BTreeMap::new(),
             in_order: FxHashMap::default(),
+            packets: BTreeMap::new(),
             cuts: Vec::new(),
             heap: BinaryHeap::new(),
             sequence: 0,
@@ -328,7 +342,9 @@ struct State {
     /// Boxed, because the table has room to spare for many.
     nodes: FxHashMap<u32, Box<Member>>,
     links: BTreeMap<(u32, u32), LinkOptions>,
-    /// When the last message of a link arrives, for links with jitter.
+    /// Packets that were sent, and sent again, over links on which packets are lost.
+    packets: BTreeMap<(u32, u32), (u64, u64)>,
+    /// When the last message of a link arrives, for links with jitter or lost packets.
     in_order: FxHashMap<(u32, u32), Time>,
     cuts: Vec<(BTreeSet<u32>, BTreeSet<u32>)>,
     heap: BinaryHeap<Due>,
@@ -431,6 +447,8 @@ enum Cargo {
     Packed(Packed),
 }
 
+/// Bytes of a packet, for counting.
+const PACKET: u64 = 1448;
 /// Room for further events that the heap gets at least, when it is full.
 const HEAP_ROOM: usize = 64;
 /// With more events to come, messages are packed, which takes the simulation longer and a third of the memory.
@@ -458,6 +476,20 @@ impl Lnd for Port {
             Some(net) => net.send(self.number, self.life, out),
             None => out.complete(Err(LnetError::Shutdown)),
         }
+    }
+
+    fn links(&self) -> Vec<LinkStatus> {
+        let Some(net) = self.net.upgrade() else { return Vec::new() };
+        let s = net.state.lock();
+        let network = s.options.network;
+        let link = |(&(from, to), &(packets, lost)): (&(u32, u32), &(u64, u64))| {
+            let link = |peer| LinkStatus::new(nid_on(network, peer));
+            if from == self.number {
+                return Some(LinkStatus { sent: packets, resent: lost, ..link(to) });
+            }
+            (to == self.number).then(|| LinkStatus { received: packets, disordered: lost, ..link(from) })
+        };
+        s.packets.iter().filter_map(link).collect()
     }
 
     /// What was sent arrives before the node falls silent, as over TCP, whose kernel goes on sending for a closed socket.
@@ -500,7 +532,7 @@ impl Shared {
         let bytes = s.nodes.get(&from).map_or(0, |m| m.framing.wire_size(&message));
         let sent = s.leave(from, now, bytes);
         let mut wake = false;
-        match s.fare(from, to, sent) {
+        match s.fare(from, to, sent, bytes) {
             Some(arrives) => {
                 let lives = (life, s.nodes.get(&to).map_or(0, |m| m.life));
                 if let Some(message) = message.arrive_unframed() {
@@ -552,7 +584,7 @@ impl State {
     }
 
     /// When a message that left at `sent` arrives; `None` if it does not.
-    fn fare(&mut self, from: u32, to: u32, sent: Time) -> Option<Time> {
+    fn fare(&mut self, from: u32, to: u32, sent: Time, bytes: u64) -> Option<Time> {
         let link = self.links.get(&(from, to)).copied().unwrap_or(self.options.link);
         if self.is_cut(from, to) || self.chance(link.loss_ppm) {
             return None;
@@ -561,13 +593,28 @@ impl State {
             return Some(sent + link.latency + self.random_up_to(link.jitter + link.reorder_delay));
         }
         let mut arrives = sent + link.latency;
-        if !link.jitter.is_zero() {
+        if !link.jitter.is_zero() || link.resend_ppm > 0 {
             arrives += self.random_up_to(link.jitter);
+            if self.loses_packets(from, to, link.resend_ppm, bytes) {
+                arrives += link.resend_after;
+            }
             let last = self.in_order.entry((from, to)).or_default();
             arrives = arrives.max(*last);
             *last = arrives;
         }
         Some(arrives)
+    }
+
+    /// Counts the packets of a message on a link. Returns whether some of them were lost, and sent again.
+    fn loses_packets(&mut self, from: u32, to: u32, resend_ppm: u32, bytes: u64) -> bool {
+        if resend_ppm == 0 {
+            return false;
+        }
+        let packets = bytes.div_ceil(PACKET);
+        let lost = (0..packets).filter(|_| self.chance(resend_ppm)).count() as u64;
+        let (sent, resent) = self.packets.entry((from, to)).or_default();
+        (*sent, *resent) = (*sent + packets + lost, *resent + lost);
+        lost > 0
     }
 
     /// Something that the node sent in this life is on the way until `at`.

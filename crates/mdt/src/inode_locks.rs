@@ -9,6 +9,7 @@
 //!
 //! What must not be here: the queues of locks, which the lock manager has.
 
+use crate::busiest::Busiest;
 use crate::ops::changed::Changed;
 use crate::osp::Retry;
 use nacre_base::{Errno, Fid, FxHashMap, Time};
@@ -64,6 +65,7 @@ pub(crate) struct Locks {
     pub(crate) service: LockService,
     rt: Rt,
     recent: Mutex<Recent>,
+    busiest: Arc<Mutex<Busiest>>,
     /// `change_age_limit` in seconds, see [`Recent`].
     change_age_limit: Arc<AtomicU64>,
 }
@@ -73,10 +75,14 @@ impl Locks {
         let change_age_limit = Arc::new(AtomicU64::new(CHANGE_AGE_LIMIT));
         let name = format!("ldlm.namespaces.mdt-{}_UUID.ctime_age_limit", target.name());
         target.params().add_number(name, change_age_limit.clone(), 0..=3600);
+        let busiest: Arc<Mutex<Busiest>> = Arc::default();
+        let shown = busiest.clone();
+        target.params().add(format!("mdt.{}.busy_directories", target.name()), move || shown.lock().show());
         Locks {
             service: LockService::new(target, LockKind::Flock),
             rt: target.rt().clone(),
             recent: Mutex::default(),
+            busiest,
             change_age_limit,
         }
     }
@@ -106,6 +112,7 @@ impl Locks {
         assert!(held.locks.is_some() || held.wants.is_empty(), "{:?} are not locked any more", held.wants);
         let rest = changed.without(&held.wants);
         if rest.is_empty() {
+            self.count(changed);
             return Ok(held);
         }
         // An operation holds no locks while it waits for others. It may need the earlier ones again, because names come
@@ -116,12 +123,22 @@ impl Locks {
         let left = changed.without(all);
         assert!(left.is_empty(), "{left:?} would be changed without locks");
         match self.service.try_lock_inodes(all, client_of(&request.export)) {
-            Ok(locks) => Ok(Held { locks: Some(locks), wants: Wants::new() }),
+            Ok(locks) => {
+                self.count(changed);
+                Ok(Held { locks: Some(locks), wants: Wants::new() })
+            }
             Err(wait) => {
                 let wants = all.to_vec();
                 self.handle_contended(&request.export, changed);
                 Err(Waiting { wait, wants })
             }
+        }
+    }
+
+    /// Counts a change that will be made.
+    fn count(&self, changed: &Changed) {
+        for directory in changed.directories() {
+            self.busiest.lock().count(directory);
         }
     }
 

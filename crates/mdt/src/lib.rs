@@ -10,6 +10,7 @@
 pub mod access;
 pub mod acl;
 pub mod auto_stripe;
+mod busiest;
 mod inode_locks;
 pub mod lfsck;
 mod linger;

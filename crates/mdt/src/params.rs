@@ -17,6 +17,7 @@ pub const PARAMS: &[Declared] = &[
         "The user and group that root of a client is to the MDT; 0:0 for root.",
     ),
     Declared::kept(MDT, "nosquash_nids", Kind::Nids, "NONE", "The clients whose root stays root."),
+    Declared::text(MDT, "busy_directories", "The directories whose entries have changed most, by FID, and how often."),
     Declared::shown(&["mds"], "mdt.stats", Kind::Statistics, "How long requests took, by opcode."),
     Declared::shown(&["mds"], "mdt_readpage.stats", Kind::Statistics, "The same of reads of directories."),
     Declared::text(CHECK, "lfsck_namespace", "What the last check of names and inodes found."),

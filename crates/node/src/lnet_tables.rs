@@ -18,6 +18,11 @@ pub(crate) const PARAMS: &[Declared] = &[
         "Peers of the network, their credits and router credits, and the lowest that these have been.",
     )
     .series(peer_series),
+    Declared::text(
+        &[],
+        "links",
+        "Packets to and from each peer, those that were lost and sent again, and the time of a round trip.",
+    ),
     Declared::text(&[], "nis", "Interfaces of the network, their credits, and the lowest that these have been.")
         .series(interface_series),
     Declared::text(&[], "buffers", "Buffers of a router by pool, those that are free, and the lowest that was.")
@@ -40,6 +45,8 @@ impl Node {
         let lnet = || self.lnet().clone();
         let of = (lnet(), lnet(), lnet(), lnet(), lnet());
         self.params().add("peers", move || peers(&of.0));
+        let links_of = lnet();
+        self.params().add("links", move || links(&links_of));
         self.params().add("nis", move || nis(&of.1));
         self.params().add("buffers", move || buffers(&of.2));
         let (waiting, rt) = (lnet(), self.rt().clone());
@@ -104,6 +111,35 @@ fn peer_series(peers: &Value) -> Vec<Series> {
         count("lnet_peers_without_credits", &|peer| number(peer, "tx") < 0),
         count("lnet_peers_without_router_credits", &|peer| number(peer, "rtr") < 0),
     ]
+}
+
+/// For each peer: packets that were sent and those of them that were sent again, packets that came and those of them that came after a
+/// gap, and microseconds of a round trip, over the connections that are open now.
+fn links(lnet: &Lnet) -> Drawn {
+    let mut all = Fields::default();
+    for link in lnet.links() {
+        let mut fields = Fields::default();
+        fields.push("sent", link.sent);
+        fields.push("resent", link.resent);
+        fields.push("received", link.received);
+        fields.push("disordered", link.disordered);
+        fields.push("round_trip_us", link.round_trip_us);
+        all.push(link.peer.to_string(), fields);
+    }
+    Drawn { fields: all, draw: draw_links }
+}
+
+fn draw_links(links: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut row = |nid: &str, [sent, resent, received, disordered, round_trip]: [&str; 5]| {
+        writeln!(f, "{nid:<24} {sent:>12} {resent:>8} {received:>12} {disordered:>10} {round_trip:>10}")
+    };
+    row("nid", ["sent", "resent", "received", "disordered", "rtt_us"])?;
+    for link in &links.0 {
+        let cell = |name: &str| link.value.field(name).map(ToString::to_string).unwrap_or_default();
+        let cells = ["sent", "resent", "received", "disordered", "round_trip_us"].map(cell);
+        row(&link.name, cells.each_ref().map(String::as_str))?;
+    }
+    Ok(())
 }
 
 /// For each interface: the credits of a peer and of the interface, and the lowest that the latter have been.

@@ -106,6 +106,9 @@ enum SimCommand {
         /// The first seed
         #[arg(long, default_value_t = 0)]
         from: u64,
+        /// Only this cause, such as slow-disk
+        #[arg(long, value_parser = culprits::Cause::named)]
+        cause: Option<culprits::Cause>,
         /// Print each run, with what was said
         #[arg(long)]
         each: bool,
@@ -347,7 +350,9 @@ pub fn main(args: SimArgs) -> ExitCode {
             sweep(crashes_answering(answers), from, seeds, steps, args.json)
         }
         SimCommand::Away { seeds, from, steps } => sweep(&AWAY, from, seeds, steps, args.json),
-        SimCommand::Culprits { seeds, from, each } => name_culprits(from, seeds, each, args.json),
+        SimCommand::Culprits { seeds, from, cause, each } => {
+            name_culprits(from..from.saturating_add(seeds), cause, each, args.json)
+        }
         SimCommand::Liveness { seeds, from, steps } => sweep(&LIVENESS, from, seeds, steps, args.json),
         SimCommand::Replay { seed, locks, crashes, away, liveness, answers, steps, log } => {
             if let Some(Err(e)) = log.as_deref().map(crate::log::print) {
@@ -583,9 +588,10 @@ fn replay(story: &Story, seed: u64, steps: u32, json: bool) -> ExitCode {
     report(story, &[outcome], steps, begun.elapsed(), json)
 }
 
-fn name_culprits(from: u64, seeds: u64, each: bool, json: bool) -> ExitCode {
-    let all: Vec<u64> = (from..from.saturating_add(seeds)).collect();
-    let outcomes = side_by_side(&all, "culprits", |seed| culprits::run_seed(*seed));
+fn name_culprits(seeds: std::ops::Range<u64>, cause: Option<culprits::Cause>, each: bool, json: bool) -> ExitCode {
+    let all: Vec<u64> = seeds.collect();
+    let run = |seed: &u64| cause.map_or_else(|| culprits::run_seed(*seed), |cause| culprits::run_cause(cause, *seed));
+    let outcomes = side_by_side(&all, "culprits", run);
     if json {
         println!("{}", serde_json::json!(outcomes));
     } else {
@@ -593,7 +599,8 @@ fn name_culprits(from: u64, seeds: u64, each: bool, json: bool) -> ExitCode {
             for outcome in &outcomes {
                 let said = outcome.said.as_deref().unwrap_or("nothing");
                 let verdict = if outcome.is_right { "right" } else { "WRONG" };
-                println!("seed {} {:?}: {verdict}, {said}", outcome.seed, outcome.cause);
+                let after = outcome.after.map(|seconds| format!(" after {seconds} s")).unwrap_or_default();
+                println!("seed {} {:?}: {verdict}{after}, {said}", outcome.seed, outcome.cause);
             }
         }
         print!("{}", culprits::table(&outcomes));

@@ -16,10 +16,10 @@
 //! the whole buffer alive for as long as a request waits. Payloads from 4 KiB go into page-aligned buffers of their
 //! own, on bulk connections straight from the socket: those read only headers ahead.
 
-use super::{BULK_MIN, Shared};
+use super::{BULK_MIN, Shared, info};
 use crate::error::LnetError;
 use crate::frame::{self, ConnectionType, FrameError, FrameHeader, HEADER_LEN, Telling};
-use crate::lnd::{ConnectionStatus, Counter, Outbound, Receipt, Untaken};
+use crate::lnd::{ConnectionStatus, Counter, LinkStatus, Outbound, Receipt, Untaken};
 use crate::message::{Header, Kind, Message, Portal, flip_bit};
 use crate::node::LnetNode;
 use crate::options::PEER_CREDITS_MAX;
@@ -169,6 +169,10 @@ impl Connection {
             ConnectionType::BulkOut => 'O',
         };
         ConnectionStatus { peer: self.peer, interface: self.nid, kind, dialed: self.dialed }
+    }
+
+    pub(super) fn link_status(&self) -> Option<LinkStatus> {
+        info::link_status(self.peer, self.socket.as_ref())
     }
 
     pub(super) fn is_bulk(&self) -> bool {

@@ -18,12 +18,13 @@
 mod backoff;
 mod claim;
 mod connection;
+mod info;
 mod refusals;
 
 use crate::bulk::GetInFlight;
 use crate::error::LnetError;
 use crate::frame::{ConnectionType, FrameError, HELLO_PREFIX_LEN, Hello};
-use crate::lnd::{ConnectionStatus, Lnd, LndStatus, Outbound, Waiter};
+use crate::lnd::{ConnectionStatus, LinkStatus, Lnd, LndStatus, Outbound, Waiter};
 use crate::message::{MAX_PAYLOAD, Message, Portal};
 use crate::node::{LnetNode, PING_MATCH_BITS};
 use crate::options::TcpOptions;
@@ -244,6 +245,11 @@ impl Lnd for Tcp {
         let mut all: Vec<_> = peers.values().flat_map(|peer| peer.connections.iter()).map(|c| c.status()).collect();
         all.sort_by_key(|c| (c.peer, c.kind));
         all
+    }
+
+    fn links(&self) -> Vec<LinkStatus> {
+        let peers = self.0.peers.lock();
+        peers.values().flat_map(|peer| peer.connections.iter()).filter_map(|c| c.link_status()).collect()
     }
 
     fn describe(&self) -> LndStatus {

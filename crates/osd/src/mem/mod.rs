@@ -41,6 +41,8 @@ use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 pub struct MemOptions {
     /// Cost of requests.
     pub model: DiskModel,
+    /// Time for which each transaction keeps the others waiting, for the work of the processor.
+    pub turn: Duration,
     /// The longest time between a change and its commit.
     pub commit_interval: Duration,
     /// Bytes of object data that fit.
@@ -57,6 +59,7 @@ impl Default for MemOptions {
     fn default() -> MemOptions {
         MemOptions {
             model: DiskModel::FREE,
+            turn: Duration::ZERO,
             commit_interval: Duration::from_secs(5),
             capacity_bytes: 1 << 44,
             index_bytes: 1 << 44,
@@ -213,6 +216,9 @@ impl Osd for MemOsd {
     async fn begin(&self) -> Result<Box<dyn Transaction>, OsdError> {
         let (turn, (undo_to, was_clean, taken_before)) = loop {
             let turn = self.inner.turn.clone().lock_owned().await;
+            if !self.inner.options.turn.is_zero() {
+                self.inner.rt.sleep(self.inner.options.turn).await;
+            }
             {
                 let medium = self.inner.live()?;
                 if !medium.space.is_crowded(medium.taken()) {

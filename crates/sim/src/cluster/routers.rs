@@ -12,6 +12,11 @@ impl Cluster {
         (0..self.builder.routers).map(|i| ROUTER_NODE + i).collect()
     }
 
+    /// The node of a router that runs.
+    pub fn router_node(&self, index: u32) -> Option<Node> {
+        self.routers.lock()[index as usize].clone()
+    }
+
     /// Ends a router as a power cut does: nobody is told.
     pub fn crash_router(&self, index: u32) {
         let node = self.routers.lock()[index as usize].take().expect("the router runs");

@@ -1,0 +1,61 @@
+//! What the kernel counts of a TCP connection (`getsockopt(TCP_INFO)`): packets, and those that were lost.
+
+use crate::lnd::LinkStatus;
+use nacre_base::Nid;
+use std::os::fd::AsRawFd;
+
+/// Bytes that are read of the kernel's `struct tcp_info`. It only grows at its end, and an older kernel writes fewer.
+const LEN: usize = 256;
+/// Places of 32-bit numbers in it.
+const RTT_US: usize = 68;
+const TOTAL_RETRANS: usize = 100;
+const SEGS_OUT: usize = 136;
+const SEGS_IN: usize = 140;
+/// Since Linux 5.4.
+const RCV_OOOPACK: usize = 224;
+
+const _: () = assert!(RCV_OOOPACK + size_of::<u32>() <= LEN, "every number is read");
+
+/// The counts of a connection to `peer`; none if the kernel does not tell.
+pub(super) fn link_status(peer: Nid, socket: &impl AsRawFd) -> Option<LinkStatus> {
+    let mut info = [0u8; LEN];
+    let mut len = LEN as libc::socklen_t;
+    // SAFETY: the descriptor is open while `socket` is borrowed, and the kernel writes at most `len` bytes to `info`.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len)
+    };
+    (result == 0).then(|| of_info(peer, &info))
+}
+
+/// What the kernel did not write is zero.
+fn of_info(peer: Nid, info: &[u8; LEN]) -> LinkStatus {
+    let number = |at: usize| u64::from(u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]));
+    LinkStatus {
+        peer,
+        sent: number(SEGS_OUT),
+        resent: number(TOTAL_RETRANS),
+        received: number(SEGS_IN),
+        disordered: number(RCV_OOOPACK),
+        round_trip_us: number(RTT_US),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn the_kernel_counts_packets() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        near.write_all(b"packet").unwrap();
+        far.read_exact(&mut [0; 6]).unwrap();
+        let (sent, received) = (link_status(Nid::LO, &near).unwrap(), link_status(Nid::LO, &far).unwrap());
+        assert!(sent.sent >= 2 && received.received >= 2, "{sent:?} {received:?}");
+        assert_eq!((sent.resent, received.disordered), (0, 0));
+        assert!(link_status(Nid::LO, &listener).is_some() && link_status(Nid::LO, &std::io::stdin()).is_none());
+    }
+}
