@@ -1,9 +1,10 @@
 //! `nacre top`: what a file system does now, and who is slow and why.
 
 use crate::output::{fail, json};
-use crate::watching::{Servers, Watcher};
+use crate::watching::{FROM_HINT, Servers, Watcher};
 use nacre_base::{Part, Timestamp, table};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,7 +40,7 @@ pub(crate) struct Top {
     /// Only this target
     #[arg(long)]
     target: Option<String>,
-    /// Show the past: what targets did in the second, or the minute, of this time: HH:MM[:SS] of today or of yesterday, UTC, or seconds since
+    /// Show the past: what targets did in the second, or the minute, of this time, and the busiest jobs and clients of the minute: HH:MM[:SS] of today or of yesterday, UTC, or seconds since
     /// 1970. Servers keep seconds for an hour and minutes for a day
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
@@ -83,7 +84,10 @@ impl Top {
                 json(&report);
                 continue;
             }
-            let screen = screen(&report);
+            let mut screen = screen(&report);
+            if watcher.is_local() && report["targets"].as_array().is_none_or(Vec::is_empty) && self.target.is_none() {
+                screen.push_str(&format!("\nNo target is served on this host. {FROM_HINT}.\n"));
+            }
             let mut out = std::io::stdout().lock();
             // Home, the text with the rest of each line cleared, and then the rest of the screen.
             let text = if is_screen { format!("\x1b[H{}\x1b[J", screen.replace('\n', "\x1b[K\n")) } else { screen };
@@ -116,8 +120,10 @@ impl Top {
             let target = name.split('.').nth(1).unwrap_or(name);
             rows.extend(past(history, at).map(|row| (target.to_owned(), row)));
         }
+        let [jobs, clients] = ["jobs", "clients"].map(|list| busiest_then(histories.values(), list, at));
         if self.json {
-            json(&rows.iter().map(|(name, row)| json!({"name": name, "span": row})).collect::<Vec<_>>());
+            let targets: Vec<_> = rows.iter().map(|(name, row)| json!({"name": name, "span": row})).collect();
+            json(&self.picked(json!({"targets": targets, "jobs": jobs, "clients": clients})));
             return Ok(());
         }
         if rows.is_empty() {
@@ -126,6 +132,13 @@ impl Top {
         }
         let named = rows.iter().map(|(name, row)| of_past(name, row)).collect::<Vec<_>>();
         print!("{}", table_of("TARGET", &named));
+        let busiest = self.picked(json!({"jobs": jobs, "clients": clients}));
+        for (heading, list) in [("JOB", "jobs"), ("CLIENT", "clients")] {
+            let rows = busiest[list].as_array().cloned().unwrap_or_default();
+            if !rows.is_empty() {
+                print!("\nThe busiest {list} of that minute:\n{}", table_of(heading, &rows));
+            }
+        }
         Ok(())
     }
 }
@@ -162,6 +175,38 @@ fn past(history: &Value, at: i64) -> Option<Value> {
         columns.iter().zip(row.as_array()?).map(|(column, value)| ((*column).to_owned(), value.clone())).collect();
     named.insert("span".to_owned(), span.into());
     Some(Value::Object(named))
+}
+
+/// The jobs or clients that some targets remember as the busiest of the minute of `at`, with what they did at all these targets; the
+/// greatest share of time first.
+fn busiest_then<'a>(histories: impl Iterator<Item = &'a Value>, list: &str, at: i64) -> Vec<Value> {
+    let minute = at - at.rem_euclid(60);
+    let mut all: BTreeMap<(String, String), serde_json::Map<String, Value>> = BTreeMap::new();
+    for row in histories.filter_map(|history| history[list].as_array()).flatten() {
+        let Some(row) = row.as_object().filter(|row| row["time"] == minute) else { continue };
+        let text = |field: &str| row.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let sums = all.entry((text("name"), text("nid"))).or_default();
+        for (field, number) in row {
+            if let Some(number) = number.as_u64() {
+                let sum = sums.get(field).and_then(Value::as_u64).unwrap_or_default();
+                sums.insert(field.clone(), sum.saturating_add(number).into());
+            }
+        }
+    }
+    let time = |sums: &serde_json::Map<String, Value>| -> u64 {
+        Part::ALL.iter().filter_map(|part| sums.get(part.name())?.as_u64()).sum()
+    };
+    let mut all: Vec<_> = all.into_iter().collect();
+    all.sort_by_key(|(_, sums)| std::cmp::Reverse(time(sums)));
+    let row = |((name, nid), mut sums): ((String, String), serde_json::Map<String, Value>)| {
+        sums.insert("span".to_owned(), 60.into());
+        let mut row = of_past(&name, &Value::Object(sums));
+        if !nid.is_empty() {
+            row["nid"] = nid.into();
+        }
+        row
+    };
+    all.into_iter().map(row).collect()
 }
 
 /// A span of the past in the form of a row of the present.
@@ -297,6 +342,19 @@ mod tests {
         assert_eq!(past(&history, 60), None);
         let row = of_past("a", &minute);
         assert_eq!((&row["requests_per_s"], &row["parts_ms"]["device"]), (&json!(1.0), &json!(0.15)));
+    }
+
+    #[test]
+    fn the_busiest_of_a_minute_are_added_up_over_targets() {
+        let job = |time: i64, name: &str, device: u64| json!({"time": time, "name": name, "requests": 60, "device": device, "queue": 0});
+        let of = |jobs: &[Value]| json!({"jobs": jobs});
+        let histories = [of(&[job(60, "a", 9000), job(120, "a", 1), job(120, "b", 600)]), of(&[job(120, "a", 1000)])];
+        let rows = busiest_then(histories.iter(), "jobs", 130);
+        let shown =
+            |row: &Value| (row["name"].clone(), row["requests_per_s"].clone(), row["parts_ms"]["device"].clone());
+        assert_eq!(shown(&rows[0]), (json!("a"), json!(2.0), json!(1001.0 / 120.0 / 1000.0)));
+        assert_eq!(shown(&rows[1]), (json!("b"), json!(1.0), json!(0.01)));
+        assert!(busiest_then(histories.iter(), "jobs", 300).is_empty());
     }
 
     #[test]

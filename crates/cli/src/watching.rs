@@ -14,6 +14,9 @@ const SAME_FOR: Duration = Duration::from_millis(900);
 /// Time between the first two pictures.
 const FIRST_SPAN: Duration = Duration::from_secs(1);
 
+/// What somebody may do who looks from a host without servers.
+pub(crate) const FROM_HINT: &str = "Servers on other hosts are named with --from ADDRESS:PORT,..., where ADDRESS:PORT is that of their option --metrics";
+
 /// Servers to be watched.
 #[derive(clap::Args, Debug, Clone, Default)]
 pub(crate) struct Servers {
@@ -38,6 +41,11 @@ struct State {
 impl Watcher {
     pub(crate) fn new(servers: Servers) -> Watcher {
         Watcher { servers, state: Mutex::default() }
+    }
+
+    /// True if the processes of this host are watched, and not servers that were named.
+    pub(crate) fn is_local(&self) -> bool {
+        self.servers.from.is_empty()
     }
 
     /// Reports on the last seconds. The first call takes a second.
@@ -89,7 +97,8 @@ impl Watcher {
     /// The values that each process shows, and the servers that could not be read, with the reason. Fails if there is nothing to show.
     fn values(&self, patterns: &[&str]) -> Result<(Vec<Values>, BTreeMap<String, String>), String> {
         if self.servers.from.is_empty() {
-            return Ok((host::values_by_process(patterns)?, BTreeMap::new()));
+            let processes = host::values_by_process(patterns).map_err(|why| format!("{why}. {FROM_HINT}"))?;
+            return Ok((processes, BTreeMap::new()));
         }
         let (mut all, mut unread) = (Vec::new(), BTreeMap::new());
         for server in &self.servers.from {

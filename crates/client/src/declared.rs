@@ -1,5 +1,6 @@
 //! Declarations of the parameters of mounts.
 
+use crate::jobs::{JOBID_NAME, JOBID_VAR};
 use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
 
 const LLITE: &[&str] = &["llite"];
@@ -10,19 +11,27 @@ const LOV_AND_LMV: &[&str] = &["lov", "lmv"];
 
 /// All declarations.
 pub const PARAMS: &[Declared] = &[
-    Declared::local(
+    Declared::kept(
         &[],
         "jobid_var",
-        Kind::Text,
+        JOBID_VAR,
         "procname_uid",
         "Source of the job that a program's requests are accounted to: procname_uid (command name and user), nodelocal \
-         (jobid_name), disable (no job), or the name of an environment variable such as SLURM_JOB_ID, whose value is the job; \
+         (jobid_name), session (jobid_this_session), disable (no job), or the name of an environment variable such as SLURM_JOB_ID, whose value is the job; \
          jobid_name is the job of a program without that variable, and of all programs if it contains %j.",
     ),
     Declared::local(
         &[],
-        "jobid_name",
+        "jobid_this_session",
         Kind::Text,
+        "",
+        "Jobs of sessions, for jobid_var=session: SESSION:JOB. lctl set_param jobid_this_session=JOB sets that of its own session; in \
+         others, jobid_name is the job.",
+    ),
+    Declared::kept(
+        &[],
+        "jobid_name",
+        JOBID_NAME,
         "%e.%u",
         "Template of jobs: %e command name, %g group, %h host, %H host without its domain, %j value of the environment \
          variable, %p thread, %u user. Jobs are cut at 31 characters.",

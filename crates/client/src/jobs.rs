@@ -1,8 +1,10 @@
 //! Jobs: the text in each request by which servers account and schedule it. Lustre's parameters `jobid_var` and `jobid_name`
 //! say what the text is made of. Looking at programs is the work of a door, which passes what it found as a [`Program`].
 
+use nacre_base::param::declared::{Kind, Syntax};
 use parking_lot::Mutex;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock};
 
@@ -16,6 +18,23 @@ const JOB_BYTES_MAX: usize = 31;
 const VARIABLE_BYTES_MAX: usize = 64;
 /// Longest `jobid_name`.
 const NAME_BYTES_MAX: usize = 128;
+/// Most sessions that have jobs.
+const SESSIONS_MAX: usize = 1024;
+
+/// The form of `jobid_var`.
+pub(crate) const JOBID_VAR: Kind = Kind::Syntax(&Syntax {
+    form: "disable, procname_uid, nodelocal, session, or the name of an environment variable",
+    good: &["disable", "nodelocal", "session", "SLURM_JOB_ID", "procname_uid"],
+    bad: &["A=B", "two words", "a.b"],
+    allows: |text| JobSource::parse(text).is_ok(),
+});
+/// The form of `jobid_name`.
+pub(crate) const JOBID_NAME: Kind = Kind::Syntax(&Syntax {
+    form: "printable characters without spaces, with %e, %g, %h, %H, %j, %p and %u",
+    good: &["%H.%j", "job42", "%e.%u"],
+    bad: &["a b", "100%", "%x"],
+    allows: |text| Template::parse(text).is_ok(),
+});
 
 impl JobId {
     /// The job of this text. What is too long is cut; characters that are not printable, and spaces, become `?`.
@@ -81,6 +100,8 @@ pub struct JobRule {
     name: Template,
     /// Name of this host; empty until a door sets it.
     host: Box<str>,
+    /// Jobs of sessions, by the session's id, each with its place in the order in which they were set.
+    sessions: BTreeMap<u32, (u64, JobId)>,
 }
 
 /// `jobid_var`.
@@ -95,6 +116,8 @@ enum JobSource {
     /// This variable of the program's environment; in a program without it, `jobid_name`. If `jobid_name` has the
     /// variable as `%j`, it is used in both cases.
     Environment(Arc<str>),
+    /// The job that `jobid_this_session` has set for the program's session; like a variable that programs of other sessions have not.
+    Session,
 }
 
 impl JobSource {
@@ -104,9 +127,9 @@ impl JobSource {
             "disable" => Ok(JobSource::Disable),
             "procname_uid" => Ok(JobSource::ProcnameUid),
             "nodelocal" => Ok(JobSource::Nodelocal),
-            "session" => Err("jobs of sessions are not supported: use an environment variable instead".to_owned()),
+            "session" => Ok(JobSource::Session),
             name if name.is_empty() || name.len() > VARIABLE_BYTES_MAX || !name.chars().all(is_name) => Err(format!(
-                "it must be disable, procname_uid, nodelocal, or the name of an environment variable of at most \
+                "it must be disable, procname_uid, nodelocal, session, or the name of an environment variable of at most \
                  {VARIABLE_BYTES_MAX} letters, digits and _"
             )),
             name => Ok(JobSource::Environment(name.into())),
@@ -118,6 +141,7 @@ impl JobSource {
             JobSource::Disable => "disable",
             JobSource::ProcnameUid => "procname_uid",
             JobSource::Nodelocal => "nodelocal",
+            JobSource::Session => "session",
             JobSource::Environment(name) => name,
         }
     }
@@ -204,6 +228,16 @@ impl JobRule {
         }
     }
 
+    /// True if a program's session decides its job. A door then passes [`JobRule::of_session`] as the program's variable.
+    pub fn needs_session(&self) -> bool {
+        self.var == JobSource::Session
+    }
+
+    /// The job that was set for a session.
+    pub fn of_session(&self, session: u32) -> Option<JobId> {
+        self.sessions.get(&session).map(|(_, job)| *job)
+    }
+
     /// True if the job of a program with this variable depends on its command name.
     pub fn needs_executable(&self, variable: Option<JobId>) -> bool {
         self.parts(variable).is_some_and(|parts| parts.contains(&Part::Executable))
@@ -223,8 +257,12 @@ impl JobRule {
         match &self.var {
             JobSource::Disable => Some(&[]),
             JobSource::ProcnameUid => Some(PROCNAME_UID),
-            JobSource::Environment(_) if variable.is_some() && !parts.contains(&Part::Variable) => None,
-            JobSource::Nodelocal | JobSource::Environment(_) => Some(parts),
+            JobSource::Environment(_) | JobSource::Session
+                if variable.is_some() && !parts.contains(&Part::Variable) =>
+            {
+                None
+            }
+            JobSource::Nodelocal | JobSource::Environment(_) | JobSource::Session => Some(parts),
         }
     }
 }
@@ -232,10 +270,10 @@ impl JobRule {
 /// The rule until a parameter is set, shared by all clients: a simulation has 25,000.
 static DEFAULT_RULE: LazyLock<Arc<JobRule>> = LazyLock::new(|| {
     let name = Template { text: "%e.%u".into(), parts: PROCNAME_UID.to_vec() };
-    Arc::new(JobRule { var: JobSource::ProcnameUid, name, host: Box::default() })
+    Arc::new(JobRule { var: JobSource::ProcnameUid, name, host: Box::default(), sessions: BTreeMap::new() })
 });
 
-/// The parameters `jobid_var` and `jobid_name` of a process. All its mounts must have the same settings, because these
+/// The parameters `jobid_var`, `jobid_name` and `jobid_this_session` of a process. All its mounts must have the same settings, because these
 /// parameters have no mount in their names. Cloning shares.
 #[derive(Clone, Debug)]
 pub struct JobSettings(Arc<Mutex<Arc<JobRule>>>);
@@ -269,6 +307,39 @@ impl JobSettings {
         let name = Template::parse(text.trim())?;
         Arc::make_mut(&mut self.0.lock()).name = name;
         Ok(())
+    }
+
+    /// Sets the job of a session, as `SESSION:JOB`; no job after the colon forgets it. If there are too many, the one that was set first
+    /// is forgotten. The error says what is allowed.
+    pub fn set_session(&self, text: &str) -> Result<(), String> {
+        let parsed = text.trim().split_once(':').and_then(|(session, job)| Some((session.parse::<u32>().ok()?, job)));
+        let (session, job) = parsed.ok_or("it must be SESSION:JOB with a session's id, which lctl adds by itself")?;
+        if job.len() > JOB_BYTES_MAX || !job.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(format!("a job has at most {JOB_BYTES_MAX} printable characters without spaces"));
+        }
+        let mut rule = self.0.lock();
+        let sessions = &mut Arc::make_mut(&mut rule).sessions;
+        sessions.remove(&session);
+        if job.is_empty() {
+            return Ok(());
+        }
+        let in_order = || sessions.iter().map(|(session, (order, _))| (*order, *session));
+        let next = in_order().max().map_or(0, |(latest, _)| latest + 1);
+        if sessions.len() >= SESSIONS_MAX
+            && let Some((_, first)) = in_order().min()
+        {
+            sessions.remove(&first);
+        }
+        sessions.insert(session, (next, JobId::new(job.as_bytes())));
+        assert!(sessions.len() <= SESSIONS_MAX, "{} sessions have jobs", sessions.len());
+        Ok(())
+    }
+
+    /// `jobid_this_session`: `SESSION:JOB` for each session that has a job.
+    pub fn sessions(&self) -> String {
+        let rule = self.rule();
+        let lines = rule.sessions.iter().map(|(session, (_, job))| format!("{session}:{}", job.text()));
+        lines.collect::<Vec<_>>().join("\n")
     }
 
     /// `jobid_var`.
@@ -328,6 +399,30 @@ mod tests {
     }
 
     #[test]
+    fn a_session_has_the_job_that_was_set_for_it() {
+        let settings = JobSettings::default();
+        settings.set_var("session").unwrap();
+        settings.set_session("4711:batch.7").unwrap();
+        settings.set_session(" 1:x\n").unwrap();
+        let rule = settings.rule();
+        let job = |session: u32| rule.job_of(&Program { variable: rule.of_session(session), ..DD }).text().to_owned();
+        assert!(rule.needs_session() && rule.variable().is_none());
+        assert_eq!([job(4711), job(1), job(2)], ["batch.7", "x", "dd.1000"], "another session has none");
+        assert_eq!(settings.sessions(), "1:x\n4711:batch.7");
+        settings.set_session("4711:").unwrap();
+        assert_eq!(settings.sessions(), "1:x");
+        for bad in ["x", "1", "a:b", "1:two words", &format!("1:{}", "x".repeat(32))] {
+            assert!(settings.set_session(bad).is_err(), "{bad:?}");
+        }
+        for session in 100..100 + SESSIONS_MAX {
+            settings.set_session(&format!("{session}:j{session}")).unwrap();
+        }
+        let rule = settings.rule();
+        assert_eq!((rule.sessions.len(), rule.of_session(1)), (SESSIONS_MAX, None), "the first makes room");
+        assert!(rule.of_session(100).is_some());
+    }
+
+    #[test]
     fn a_job_is_cut_at_31_bytes_and_has_only_printable_characters() {
         let long = Program { executable: Some(&[b'j'; 50]), ..DD };
         assert_eq!(job("procname_uid", "%u", &long), "j".repeat(31));
@@ -340,7 +435,7 @@ mod tests {
     #[test]
     fn what_makes_no_rule_is_refused_and_the_rule_stays() {
         let settings = JobSettings::default();
-        for var in ["", "session", "A=B", "two words", &"V".repeat(65)] {
+        for var in ["", "A=B", "two words", &"V".repeat(65)] {
             assert!(settings.set_var(var).is_err(), "{var:?}");
         }
         for name in ["", "a b", "100%", "%x", "%.3h", &"n".repeat(129)] {

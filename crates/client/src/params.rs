@@ -70,6 +70,8 @@ fn add_jobs(params: &Params, jobs: &JobSettings) {
     params.add_rw("jobid_var", move || shown.var(), move |text| set.set_var(text));
     let (shown, set) = (jobs.clone(), jobs.clone());
     params.add_rw("jobid_name", move || shown.name(), move |text| set.set_name(text));
+    let (shown, set) = (jobs.clone(), jobs.clone());
+    params.add_rw("jobid_this_session", move || shown.sessions(), move |text| set.set_session(text));
 }
 
 /// Bounds of the cache and of read-ahead.

@@ -39,6 +39,8 @@ const RECENT_MAX: usize = 4096;
 const ENVIRONMENT_MAX: u64 = 1 << 20;
 /// A command name has 15 characters; those of the kernel's own threads are a little longer.
 const COMMAND_NAME_MAX: usize = 64;
+/// Bytes of /proc/TID/stat that are read. The session is among its first fields.
+const STAT_MAX: usize = 512;
 
 /// Finds the jobs of the programs that call a mount.
 pub(crate) struct Jobs {
@@ -95,6 +97,7 @@ impl Jobs {
         let tid = Some(ctx.pid).filter(|tid| *tid != 0);
         let variable = match (rule.variable(), tid) {
             (Some(variable), Some(tid)) => self.variable_of(tid, variable).await,
+            (None, Some(tid)) if rule.needs_session() => session_of(tid).and_then(|session| rule.of_session(session)),
             _ => None,
         };
         let name = tid.filter(|_| rule.needs_executable(variable)).and_then(command_name);
@@ -241,6 +244,20 @@ fn value_in(environment: &[u8], variable: &str) -> Option<JobId> {
     (!entry.is_empty()).then(|| JobId::new(entry))
 }
 
+/// The session that the thread belongs to. The kernel tells it without waiting for the program.
+fn session_of(tid: u32) -> Option<u32> {
+    let mut stat = [0; STAT_MAX];
+    let len = File::open(format!("/proc/{tid}/stat")).ok()?.read(&mut stat).ok()?;
+    session_in(&stat[..len])
+}
+
+/// The session in a line of /proc/TID/stat: the fourth field behind the command name, which may contain anything.
+fn session_in(stat: &[u8]) -> Option<u32> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let fields = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    fields.split_ascii_whitespace().nth(3)?.parse().ok()
+}
+
 /// The thread's command name. The kernel tells it without waiting for the program.
 fn command_name(tid: u32) -> Option<Vec<u8>> {
     let mut name = [0; COMMAND_NAME_MAX];
@@ -302,6 +319,16 @@ mod tests {
         assert_eq!(value_in(environment, "EMPTY"), None);
         assert_eq!(value_in(environment, "J"), None);
         assert_eq!(value_in(b"", "JOB"), None);
+    }
+
+    #[test]
+    fn the_session_of_this_very_program_is_found() {
+        assert_eq!(session_in(b"31 (a) b) c) S 1 2 4711 0 -1"), Some(4711));
+        assert_eq!(session_in(b"31 (a"), None);
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let own: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        assert_eq!(session_of(std::process::id()).map(|session| session.to_string()).as_deref(), Some(own[3]));
+        assert_eq!(session_of(u32::MAX), None);
     }
 
     #[test]

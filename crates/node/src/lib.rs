@@ -39,6 +39,7 @@ pub const DECLARED: &[&[Declared]] = &[
     nacre_ldlm::PARAMS,
     nacre_tgt::PARAMS,
     nacre_tgt::SCHEDULER_PARAMS,
+    nacre_tgt::REQUEST_HISTORY_PARAMS,
     nacre_mgs::PARAMS,
     nacre_mdt::PARAMS,
     nacre_ost::PARAMS,

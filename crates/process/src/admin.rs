@@ -341,10 +341,13 @@ fn param_error(e: ParamError) -> Answer {
     Answer::errno(errno, e)
 }
 
+/// How long a process may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
+
 /// Asks one process.
 pub fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
     let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(90)))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
     (&stream).write_all(line.as_bytes())?;
@@ -359,7 +362,55 @@ pub fn ask_each(sockets: &[PathBuf], request: &Request) -> Vec<(String, Answer)>
     sockets.iter().filter_map(|socket| Some((name(socket), ask(socket, request).ok()?))).collect()
 }
 
-/// Asks every process of this host that answers.
+/// Asks every process of this host. One that ends before it has answered, or that does not answer in time, has an error in place of its
+/// answer, with [`CLOSED`] as its errno; one that does not listen is left out.
 pub fn ask_all(request: &Request) -> Vec<Answer> {
-    rundir::live_sockets().iter().filter_map(|s| ask(s, request).ok()).collect()
+    rundir::live_sockets()
+        .iter()
+        .filter_map(|socket| ask(socket, request).or_else(|e| unanswered(socket, &e)).ok())
+        .collect()
+}
+
+/// The errno of an error that stands for an answer which did not come.
+pub const CLOSED: Errno = Errno::ECONNRESET;
+
+/// The answer that stands for one which did not come; an error if the process does not listen.
+fn unanswered(socket: &Path, error: &std::io::Error) -> Result<Answer, ()> {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
+    let process = socket.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let text = match error.kind() {
+        UnexpectedEof | ConnectionReset | BrokenPipe => format!("the process {process} ended before it answered"),
+        WouldBlock | TimedOut => format!("the process {process} has not answered for {} s", ANSWER_TIMEOUT.as_secs()),
+        _ => return Err(()),
+    };
+    Ok(Answer::errno(CLOSED, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    /// lctl once said that no process runs on the host when one ended before it answered.
+    #[test]
+    fn a_process_that_ends_before_it_answers_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("oss-4711.sock");
+        let asked = |socket: &Path| ask(socket, &Request::Nids).or_else(|e| unanswered(socket, &e));
+        assert!(asked(&socket).is_err(), "there is no such process");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let server = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            BufReader::new(stream).read_line(&mut String::new()).unwrap();
+        });
+        match asked(&socket) {
+            Ok(Answer::Error { errno, text }) => {
+                assert_eq!(errno, CLOSED.0);
+                assert_eq!(text, "the process oss-4711 ended before it answered");
+            }
+            other => panic!("{other:?}"),
+        }
+        server.join().unwrap();
+        assert!(asked(&socket).is_err(), "nobody listens at the socket that it left");
+    }
 }

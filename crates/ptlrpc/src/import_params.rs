@@ -50,8 +50,8 @@ fn register(import: &Arc<ImportShared>, params: &Params) {
         move || shown.upgrade().map(|i| window_limit(&i)),
         move |text| {
             let n: u16 = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;
-            if !(1..=MAX_RPCS_IN_FLIGHT_MAX).contains(&n) {
-                return Err(format!("must be 1 to {MAX_RPCS_IN_FLIGHT_MAX}"));
+            if n > MAX_RPCS_IN_FLIGHT_MAX {
+                return Err(format!("must be 1 to {MAX_RPCS_IN_FLIGHT_MAX}, or 0 for no limit but the server's"));
             }
             if let Some(import) = weak.upgrade() {
                 import.state.lock().calls.set_window(n);

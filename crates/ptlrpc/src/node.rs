@@ -17,6 +17,7 @@ use crate::node_core::NodeCore;
 use crate::nrs::Schedule;
 use crate::request::Work;
 use crate::request_buffers::{Arrived, BUFFERS_MAX, Buffer, BufferOwner, RequestBuffers};
+use crate::request_history::{OfServices, RequestHistories};
 use crate::schedules::{Schedules, ServiceLane};
 use crate::stats::OpSums;
 use crate::target::{TargetEntry, TargetHandler};
@@ -68,6 +69,8 @@ pub(crate) struct NodeShared {
     pub(crate) next_probe: Mutex<Time>,
     /// Probes whose reply is awaited, by xid, each with the NID that was probed: a reply from elsewhere is ignored.
     pub(crate) probes: Mutex<FxHashMap<u64, (Nid, oneshot::Sender<bool>)>>,
+    /// Histories of requests, by service.
+    histories: OfServices,
     pub(crate) malformed: AtomicU64,
     /// Limits the log lines about requests and connects from NIDs that they must not come from.
     pub(crate) refusals: Refusals,
@@ -106,6 +109,7 @@ impl RpcNode {
             leases: OnceLock::new(),
             next_probe: Mutex::default(),
             probes: Mutex::default(),
+            histories: OfServices::default(),
             malformed: AtomicU64::new(0),
             refusals: Refusals::default(),
         });
@@ -179,11 +183,24 @@ impl RpcNode {
     pub fn serve(&self, target: &str, handler: Arc<dyn TargetHandler>) -> ServedTarget {
         let owner: Weak<NodeShared> = Arc::downgrade(&self.0);
         let entry = Arc::new(TargetEntry::new(target, handler, self.0.core.random_nonzero(), owner));
+        if let Some(histories) = self.0.histories.of(entry.handler.service()) {
+            let _ = entry.histories.set(histories); // which a new entry has not got
+        }
         let before = self.0.targets.write().insert(entry.name.clone(), entry.clone());
         if let Some(before) = before {
             self.0.stop_target(&before);
         }
         ServedTarget { node: self.0.clone(), entry }
+    }
+
+    /// Keeps histories of the requests to targets of a service that are served from now on, one for each list of opcodes; an empty
+    /// list is for those that are in no other.
+    pub fn keep_histories(
+        &self,
+        service: &'static str,
+        kinds: impl Iterator<Item = &'static [Opcode]>,
+    ) -> Arc<RequestHistories> {
+        self.0.histories.keep(service, kinds)
     }
 
     /// Makes an import, which connects at the first call. [`Import::list_in`] shows it to administrators.

@@ -105,6 +105,13 @@ pub const PARAMS: &[Declared] = &[
         Kind::Gauge,
         "Changes that the server lets a client have under way.",
     ),
-    Declared::kept(IMPORTS, "max_rpcs_in_flight", number(1, 512), "8", "Bounds the requests under way to a target.")
-        .in_unit("requests"),
+    Declared::kept(
+        IMPORTS,
+        "max_rpcs_in_flight",
+        number(0, 512),
+        "8",
+        "Bounds the requests under way to a target. 0 takes away a limit that was set: then the server's window counts, or 8 if it \
+         grants none.",
+    )
+    .in_unit("requests"),
 ];

@@ -11,6 +11,7 @@ use crate::message::{REPLY_PORTAL, encode, millis};
 use crate::node_core::NodeCore;
 use crate::nrs::{Classified, Place, Ticket};
 use crate::request_buffers::BufferInUse;
+use crate::request_history::Noted;
 use crate::window::Credits;
 use bytes::Bytes;
 use nacre_base::{Errno, Nid, Part, Payload, Tag, Time, Xid};
@@ -181,6 +182,8 @@ pub(crate) struct Arrival {
     /// Counts the request in its target's congestion control, if it was sent within its client's window. Boxed, because those that wait for
     /// long are others.
     pub(crate) counted: Option<Box<Counted>>,
+    /// Place in the history of the target's service.
+    pub(crate) noted: Option<Noted>,
     pub(crate) waits: Waits,
     pub(crate) transfer: Transfer,
 }
@@ -195,6 +198,7 @@ impl Arrival {
     /// The request is answered, or will not be. Its handler's parts may be kept for longer.
     pub(crate) fn end(&self) {
         self.counted.iter().for_each(|counted| counted.given_up());
+        self.noted.iter().for_each(|noted| noted.end(|| self.node.rt.now()));
     }
 
     /// The handler is about to wait for other clients: see [`LaneSlot::handle_long_wait`]. Nor does the request keep its
@@ -208,6 +212,13 @@ impl Arrival {
     pub(crate) fn handle_slow_transfer(&self) -> SlowTransfer<'_, Work> {
         self.buffer.give_back();
         self.slot.handle_slow_transfer()
+    }
+}
+
+impl Drop for Arrival {
+    /// A request that was dropped before its turn has not ended.
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -15,6 +15,7 @@ use crate::nrs::{Admission, is_high_priority, may_have_high_priority};
 use crate::ping::Told;
 use crate::request::{Arrival, Counted, ServerRequest, Transfer, Work};
 use crate::request_buffers::{Arrived, Buffer, BufferInUse, BufferOwner};
+use crate::request_history::{Noted, PastRequest, RequestPhase};
 use crate::request_log::{Received, ReplyTo, Verdict, early_at};
 use crate::target::{Accounted, Response};
 use crate::window::Credits;
@@ -219,6 +220,12 @@ impl NodeShared {
         // What others wait for, and what is replayed, never waits for a window.
         let in_window = lane == Lane::Io && !is_high_priority(&header) && !header.has(flags::REPLAY);
         let counted = in_window.then(|| Box::new(Counted::new(export.clone(), self.core.clone(), &header, arrived_at)));
+        let noted = export.entry.histories.get().and_then(|histories| {
+            let (target, client) = (export.entry.name.clone(), reply_to.nid);
+            let length = received.bytes as u32;
+            let (xid, phase, arrived, took) = (header.xid, RequestPhase::New, arrived_at, None);
+            Noted::new(histories, PastRequest { target, client, xid, length, opcode, phase, arrived, deadline, took })
+        });
         let arrival = Arrival {
             node: self.core.clone(),
             slot: LaneSlot::new(lane_service, reply_to.nid, is_high_priority(&header)),
@@ -226,6 +233,7 @@ impl NodeShared {
             at: now,
             arrived: arrived_at,
             counted,
+            noted,
             waits: Waits::default(),
             transfer: Transfer::new(data),
         };
@@ -308,6 +316,7 @@ impl NodeShared {
             arrival.end();
             return next;
         }
+        arrival.noted.iter().for_each(Noted::start);
         let handled = AssertUnwindSafe(handle(request, ask_target)).catch_unwind().await;
         let result = handled.unwrap_or_else(|panic| self.handle_panic(&question, panic));
         let now = self.core.rt.now();

@@ -8,6 +8,7 @@ use crate::lane::{LaneCounts, LaneOwner, LaneService};
 use crate::message::LockPool;
 use crate::nrs::Place;
 use crate::request::{ServerRequest, Work};
+use crate::request_history::RequestHistories;
 use crate::request_log::ReplyTo;
 use crate::window::Credits;
 use bytes::Bytes;
@@ -161,6 +162,8 @@ pub(crate) struct TargetEntry {
     /// Instance number for a target that has none of its own.
     pub(crate) incarnation: u64,
     pub(crate) stopped: AtomicBool,
+    /// Histories of its service's requests, if somebody wants to read them.
+    pub(crate) histories: OnceLock<Arc<RequestHistories>>,
     /// Clients that were evicted since the target is served.
     pub(crate) evictions: Arc<AtomicU64>,
     /// Exports of the connected clients.
@@ -190,6 +193,7 @@ impl TargetEntry {
             handler,
             incarnation,
             stopped: false.into(),
+            histories: OnceLock::new(),
             evictions: Arc::default(),
             clients: Mutex::default(),
             latest_data: Mutex::default(),

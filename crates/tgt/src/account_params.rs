@@ -305,7 +305,27 @@ fn history(accounts: &Accounts, wall: Timestamp) -> Drawn {
     fields.push("columns", columns());
     fields.push("seconds", accounts.seconds().iter().map(row).collect::<Vec<_>>());
     fields.push("minutes", accounts.minutes().iter().map(row).collect::<Vec<_>>());
+    let busiest = accounts.busiest();
+    let jobs = busiest
+        .iter()
+        .flat_map(|minute| minute.jobs.iter().map(|(id, used)| of_minute(minute.at, &[("name", name_of(id))], used)));
+    fields.push("jobs", jobs.collect::<Vec<_>>());
+    let clients = busiest.iter().flat_map(|minute| {
+        minute.clients.iter().map(|((name, nid), used)| {
+            of_minute(minute.at, &[("name", escaped(name.as_bytes())), ("nid", nid.to_string())], used)
+        })
+    });
+    fields.push("clients", clients.collect::<Vec<_>>());
     Drawn { fields, draw: draw_history }
+}
+
+/// What one of the busiest jobs or clients did in a minute.
+fn of_minute(at: i64, who: &[(&'static str, String)], used: &Use) -> Fields {
+    let mut fields = Fields::default();
+    fields.push("time", at);
+    who.iter().for_each(|(name, text)| fields.push(*name, text.clone()));
+    fields.0.extend(of_use(used).0);
+    fields
 }
 
 /// The latest seconds as a table.
@@ -394,7 +414,11 @@ mod tests {
         );
         assert!(text.contains("\n  dd.0: { requests: 2, "), "{text}");
         assert!(text.contains(", device: 3390, "), "{text}");
-        let rows = history(&accounts(), Timestamp::default()).into_value().to_string();
+        let shown = history(&accounts(), Timestamp::default()).into_value();
+        let busiest = shown.field("jobs").unwrap().items();
+        assert_eq!((busiest.len(), busiest[0].field("name").unwrap().text()), (2, Some("dd.0")));
+        assert_eq!(shown.field("clients").unwrap().items()[0].field("requests"), Some(&Value::Number(3)));
+        let rows = shown.to_string();
         assert_eq!(rows.lines().count(), 2, "{rows}");
     }
 }

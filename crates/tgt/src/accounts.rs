@@ -20,6 +20,8 @@ pub(crate) const CLEANUP_DEFAULT: Duration = Duration::from_secs(600);
 const SECONDS_KEPT: usize = 3600;
 /// Minutes of which single ones are kept.
 const MINUTES_KEPT: usize = 24 * 60;
+/// Jobs, and clients, of each of these minutes that are kept.
+const BUSIEST_KEPT: usize = 3;
 
 /// A job's name as it comes with requests, padded with zeroes.
 pub(crate) type JobId = [u8; 32];
@@ -79,6 +81,8 @@ pub(crate) struct Job {
     pub(crate) latest: Timestamp,
     pub(crate) counts: Vec<Count>,
     pub(crate) used: Use,
+    /// The latest minute with requests, and what was used in it.
+    minute: Span,
 }
 
 impl Job {
@@ -116,14 +120,44 @@ pub(crate) struct Client {
     pub(crate) name: Box<str>,
     pub(crate) nid: Nid,
     pub(crate) used: Use,
+    /// The latest minute with requests, and what was used in it.
+    minute: Span,
+}
+
+/// The jobs and the clients whose requests took most of a minute's time, the greatest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Busiest {
+    /// When the minute began, in seconds of the time of day.
+    pub(crate) at: i64,
+    pub(crate) jobs: Vec<(JobId, Use)>,
+    pub(crate) clients: Vec<((Box<str>, Nid), Use)>,
+}
+
+/// Those of some users who used most. The key decides between equals.
+fn busiest<K: Ord>(users: impl Iterator<Item = (K, Use)>) -> Vec<(K, Use)> {
+    let mut users: Vec<_> = users.collect();
+    users.sort_by(|(a, a_used), (b, b_used)| b_used.parts.all().cmp(&a_used.parts.all()).then_with(|| a.cmp(b)));
+    users.truncate(BUSIEST_KEPT);
+    users.shrink_to_fit();
+    users
 }
 
 /// What happened in a span of time. Spans without requests are not kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     /// When the span began, in seconds of the time of day.
     pub(crate) at: i64,
     pub(crate) used: Use,
+}
+
+impl Span {
+    /// Counts a request in the span that began at `at`. What happened in an earlier one is forgotten.
+    fn add(&mut self, at: i64, request: &Request) {
+        if self.at != at {
+            *self = Span { at, used: Use::default() };
+        }
+        self.used.add(request);
+    }
 }
 
 /// Entries that are forgotten when they have not been used for a while.
@@ -163,6 +197,10 @@ pub(crate) struct Accounts {
     operations: BTreeMap<&'static str, Use>,
     seconds: VecDeque<Span>,
     minutes: VecDeque<Span>,
+    /// The busiest of the minutes that are over.
+    busiest: VecDeque<Busiest>,
+    /// When the current minute began, in seconds of the time of day.
+    minute: i64,
     /// After what time without requests jobs and clients are forgotten; zero for never.
     cleanup: Duration,
     /// When they are looked through next.
@@ -177,6 +215,8 @@ impl Accounts {
             operations: BTreeMap::new(),
             seconds: VecDeque::new(),
             minutes: VecDeque::new(),
+            busiest: VecDeque::new(),
+            minute: 0,
             cleanup: CLEANUP_DEFAULT,
             next_cleanup: Time::ZERO + CLEANUP_DEFAULT,
         }
@@ -187,25 +227,65 @@ impl Accounts {
         let (served, all) = (request.parts.at_server(), request.parts.all());
         assert!(served <= all, "a request was served for {served:?} of {all:?}");
         self.forget_quiet(now);
+        let minute = wall.secs - wall.secs.rem_euclid(60);
+        self.begin_minute(minute);
         // Servers ask without a job.
         if request.job != [0; 32] {
-            let make = || Job { began: wall, latest: wall, counts: Vec::new(), used: Use::default() };
+            let make =
+                || Job { began: wall, latest: wall, counts: Vec::new(), used: Use::default(), minute: Span::default() };
             let job = self.jobs.get(request.job, now, make);
             job.latest = wall;
             // Lustre's job statistics, too, time the operation itself.
             let took = request.parts.at_server();
             job.add(request, took);
+            job.minute.add(self.minute, request);
         }
-        let make = || Client { name: request.client_name.into(), nid: request.nid, used: Use::default() };
+        let make = || Client {
+            name: request.client_name.into(),
+            nid: request.nid,
+            used: Use::default(),
+            minute: Span::default(),
+        };
         let client = self.clients.get(request.client, now, make);
         client.nid = request.nid;
         client.used.add(request);
+        client.minute.add(self.minute, request);
         let operation = if request.operation.is_empty() { request.opcode.name() } else { request.operation };
         self.operations.entry(operation).or_default().add(request);
         let mut used = Use::default();
         used.add(request);
         note(&mut self.seconds, SECONDS_KEPT, wall.secs, &used);
-        note(&mut self.minutes, MINUTES_KEPT, wall.secs - wall.secs.rem_euclid(60), &used);
+        note(&mut self.minutes, MINUTES_KEPT, minute, &used);
+    }
+
+    /// Keeps who was busiest in the minute that is over. A clock that was set back goes on with the latest minute.
+    fn begin_minute(&mut self, at: i64) {
+        if at <= self.minute {
+            return;
+        }
+        let over = self.busiest_now();
+        if !over.jobs.is_empty() || !over.clients.is_empty() {
+            self.busiest.push_back(over);
+            if self.busiest.len() > MINUTES_KEPT {
+                self.busiest.pop_front();
+            }
+            assert!(self.busiest.len() <= MINUTES_KEPT, "the busiest of {} minutes are kept", self.busiest.len());
+        }
+        self.minute = at;
+    }
+
+    fn busiest_now(&self) -> Busiest {
+        let is_now = |span: &Span| span.at == self.minute;
+        let jobs = self.jobs.0.iter().filter(|(_, (_, job))| is_now(&job.minute));
+        let jobs = jobs.map(|(id, (_, job))| (*id, job.minute.used));
+        let clients = self.clients.0.values().filter(|(_, client)| is_now(&client.minute));
+        let clients = clients.map(|(_, client)| ((client.name.clone(), client.nid), client.minute.used));
+        Busiest { at: self.minute, jobs: busiest(jobs), clients: busiest(clients) }
+    }
+
+    /// Who was busiest in each minute of the last day, oldest first, with the current minute.
+    pub(crate) fn busiest(&self) -> Vec<Busiest> {
+        self.busiest.iter().cloned().chain([self.busiest_now()]).collect()
     }
 
     fn forget_quiet(&mut self, now: Time) {
@@ -333,6 +413,31 @@ mod tests {
     }
 
     #[test]
+    fn the_busiest_of_each_minute_are_remembered() {
+        let mut accounts = Accounts::new();
+        let mut write = |of: &str, client, ms, secs: i64| {
+            accounts.add(&write(of, client, ms), Time::from_secs(secs as u64), wall(secs))
+        };
+        for (of, ms) in [("a", 30), ("b", 10), ("c", 90), ("d", 20), ("c", 5)] {
+            write(of, 1, ms, 60);
+        }
+        write("b", 2, 7, 125);
+        // The clock was set back.
+        write("b", 1, 1, 61);
+        let all = accounts.busiest();
+        let jobs =
+            |busiest: &Busiest| busiest.jobs.iter().map(|(id, used)| (id[0], used.parts.requests)).collect::<Vec<_>>();
+        assert_eq!(
+            all.iter().map(|b| (b.at, jobs(b))).collect::<Vec<_>>(),
+            [(60, vec![(b'c', 2), (b'a', 1), (b'd', 1)]), (120, vec![(b'b', 2)]),]
+        );
+        let device = |busiest: &Busiest| {
+            busiest.clients.iter().map(|(_, used)| used.parts.micros(Part::Device)).collect::<Vec<_>>()
+        };
+        assert_eq!(all.iter().map(device).collect::<Vec<_>>(), [vec![155_000], vec![7000, 1000]]);
+    }
+
+    #[test]
     fn quiet_jobs_are_forgotten_and_no_client_fills_the_memory_with_jobs() {
         let mut accounts = Accounts::new();
         for n in 0..2 * KEPT_MAX as u64 {
@@ -343,6 +448,7 @@ mod tests {
         assert!(accounts.jobs().contains_key(&job(&(2 * KEPT_MAX - 1).to_string())));
         assert!(!accounts.jobs().contains_key(&job("0")));
         assert_eq!((accounts.seconds().len(), accounts.minutes().len()), (SECONDS_KEPT, 137));
+        assert_eq!(accounts.busiest().len(), 137);
         accounts.add(&write("late", 1, 1), Time::from_secs(10_000), wall(10_000));
         assert_eq!(accounts.jobs().len(), 1);
     }

@@ -3,7 +3,9 @@
 
 use crate::accounts::Request;
 use crate::recovery_service::{Admission, Exports, RecoveryService, Turn};
-use crate::{MODIFY_RPCS_MAX, Target, TargetError, account_params, device_stats, recovery_params, reply};
+use crate::{
+    MODIFY_RPCS_MAX, Target, TargetError, account_params, device_stats, recovery_params, reply, request_histories,
+};
 use async_trait::async_trait;
 use nacre_base::param::value::Unit;
 use nacre_base::tally::Tally;
@@ -141,6 +143,7 @@ pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetE
     let counted = exports.clone();
     params.add(format!("{}num_exports", target.param_prefix()), move || counted.lock().len());
     params.add_family(format!("{}exports.", target.param_prefix()), ".uuid", move || uuids_by_nid(&exports));
+    request_histories::register(target, S::NAME, S::STATISTICS);
     for Statistics { name, only } in S::STATISTICS {
         let service = Arc::downgrade(service);
         params.add(format!("{name}.stats"), move || {

@@ -319,13 +319,15 @@ impl Tables {
     }
 
     /// Checks a setting that the MGS is to keep against the tables. The name is `LAYER.DEVICE.NAME`, with `/` or `.` as
-    /// separators, and only the device may have wildcards. Returns the name as it is to be kept.
+    /// separators, and only the device may have wildcards; or just `NAME`, of a parameter that every process has once. Returns the name as it is to be kept.
     pub fn check_kept(&self, name: &str, value: &str) -> Result<String, Undeclared> {
         let name = name.replace('/', ".");
         let found = self.find(&name).filter(|(declared, _)| declared.access == Access::Kept);
         let (declared, device) = found.ok_or_else(|| Undeclared::Name(name.clone()))?;
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_@*?".contains(c);
-        if device.is_empty() || device.len() > DEVICE_MAX || !device.chars().all(allowed) {
+        // A parameter that a process has once has no device.
+        let is_of_device = !declared.layers.is_empty();
+        if is_of_device && device.is_empty() || device.len() > DEVICE_MAX || !device.chars().all(allowed) {
             return Err(Undeclared::Device(device.to_owned()));
         }
         if value.len() > VALUE_MAX || !declared.kind.allows(value.trim()) {
@@ -425,6 +427,7 @@ mod tests {
         Declared::text(&["mdt"], "uuid", "A name."),
         Declared::text(&["mdt"], "exports.*.uuid", "The clients at a NID."),
         Declared::text(&["mdt"], "live.*", "A file system."),
+        Declared::kept(&[], "at_min", number(0, 600), "5", "Of every process."),
     ];
     fn tables() -> Tables {
         let mut tables = Tables::default();
@@ -445,6 +448,7 @@ mod tests {
             ("lod.nacre-MDT0000-mdtlov.stripesize", "1048576"),
             ("lod.*.qos_prio_free", "91%"),
             ("lod.*.stripecount", "-1"),
+            ("at_min", "7"),
         ] {
             assert_eq!(check(name, value), Ok(name.replace('/', ".")), "{name}={value}");
         }
@@ -459,6 +463,7 @@ mod tests {
             let found = check(&format!("osc.{device}.active"), "1");
             assert!(matches!(found, Err(Undeclared::Device(_))), "{device:?}: {found:?}");
         }
+        assert!(check("at_min", "601").is_err() && check("*.at_min", "7").is_err() && check("at_*", "7").is_err());
         for value in ["", "0", "2048", "x", "-1", "1e3", "64 64"] {
             let found = check("osc.*.max_dirty_mb", value);
             assert!(matches!(found, Err(Undeclared::Value { .. })), "{value:?}: {found:?}");

@@ -5,7 +5,7 @@ use crate::tool::{Flag, Flags};
 use nacre_base::Errno;
 use nacre_base::param::declared::{Declared, Kind, Tables};
 use nacre_base::param::value::Reading;
-use nacre_process::admin::{Answer, Request, ask_all};
+use nacre_process::admin::{Answer, CLOSED, Request, ask_all};
 use nacre_process::health::{HEALTH_CHECK, health_of_host};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -77,9 +77,19 @@ pub(super) fn merged(request: &Request) -> Result<BTreeMap<String, String>, Refu
         all.extend(combined.map(|(name, value)| (name.clone(), text_of(&name, &value))));
     }
     match refusal {
+        // A process that ends while others are read takes nothing of theirs away.
+        Some(refusal) if refusal.errno == CLOSED.0 && is_read(request) && !all.is_empty() => {
+            eprintln!("warning: {}", refusal.text);
+            Ok(all)
+        }
         Some(refusal) if all.is_empty() || refusal.errno != Errno::ENOENT.0 => Err(refusal),
         _ => Ok(all),
     }
+}
+
+/// Returns whether a request changes nothing.
+fn is_read(request: &Request) -> bool {
+    matches!(request, Request::GetParam { .. } | Request::GetValues { .. } | Request::ListParam { .. })
 }
 
 /// Values of all parameters of the host that match, for programs, by name.

@@ -10,6 +10,7 @@ use nacre_base::param::declared::{Access, Declared, Kind, Tables};
 use nacre_base::param::{expand_braces, matches, parts};
 use nacre_process::admin::{Answer, Request};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -176,7 +177,7 @@ pub(super) fn set(args: &[String]) -> ExitCode {
     };
     let mut code = ExitCode::SUCCESS;
     for (pattern, value) in pairs {
-        match set_matching(pattern, value) {
+        match set_matching(pattern, &of_caller(pattern, value)) {
             Ok(names) if flags.has("no-name") => drop(names),
             Ok(names) => names.iter().for_each(|name| println!("{name}={value}")),
             Err(refusal) => {
@@ -188,6 +189,16 @@ pub(super) fn set(args: &[String]) -> ExitCode {
         }
     }
     code
+}
+
+/// The value as the processes take it: of a parameter that is about the caller's session, they have to be told which that is.
+fn of_caller<'a>(pattern: &str, value: &'a str) -> Cow<'a, str> {
+    if pattern != "jobid_this_session" {
+        return value.into();
+    }
+    // SAFETY: getsid reads and writes no memory of this process. JUSTIFICATION: std has no call for it.
+    let session = unsafe { libc::getsid(0) };
+    format!("{session}:{value}").into()
 }
 
 /// Sets all parameters that match one of the patterns in `pattern`. Returns their names.

@@ -2,7 +2,7 @@
 
 use nacre_base::Errno;
 use nacre_base::param::expand_braces;
-use nacre_process::admin::{Answer, Request, ask, ask_all};
+use nacre_process::admin::{Answer, CLOSED, Request, ask, ask_all};
 use nacre_process::rundir;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -66,6 +66,14 @@ pub(super) fn no_match(pattern: &str) -> String {
 
 fn all_answers(request: &Request) -> Result<Vec<Answer>, String> {
     let answers = ask_all(request);
+    let is_closed = |answer: &Answer| matches!(answer, Answer::Error { errno, .. } if *errno == CLOSED.0);
+    // The others' answers count where a process ends meanwhile.
+    let (closed, answers): (Vec<_>, Vec<_>) = answers.into_iter().partition(is_closed);
+    if answers.is_empty()
+        && let Some(Answer::Error { text, .. }) = closed.into_iter().next()
+    {
+        return Err(text);
+    }
     if answers.is_empty() {
         return Err(NOBODY.to_owned());
     }

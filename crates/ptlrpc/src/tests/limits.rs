@@ -52,7 +52,13 @@ fn rpcs_in_flight_are_bounded_by_the_parameter() {
         all(many(&rt, 100, |_| write_task(&rt, &import, false))).await;
         assert_eq!((w.server.target.executed(), w.server.target.running_max()), (100, 8));
         let params = &w.params;
-        assert!(params.set("mdc.*.max_rpcs_in_flight", "0").is_err());
+        assert!(params.set("mdc.*.max_rpcs_in_flight", "513").is_err());
+        let shown = || params.get("mdc.*.max_rpcs_in_flight").unwrap().remove(0).1;
+        params.set("mdc.*.max_rpcs_in_flight", "12").unwrap();
+        assert_eq!(shown(), "12");
+        params.set("mdc.*.max_rpcs_in_flight", "0").unwrap();
+        all(many(&rt, 100, |_| write_task(&rt, &import, false))).await;
+        assert_eq!((shown().as_str(), w.server.target.running_max()), ("8", 8), "the limit of 12 is taken away");
         params.set("mdc.*.max_rpcs_in_flight", "20").unwrap();
         all(many(&rt, 100, |_| write_task(&rt, &import, false))).await;
         assert_eq!(w.server.target.running_max(), 20);
