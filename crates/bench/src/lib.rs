@@ -17,6 +17,7 @@ mod small_pieces;
 mod source_tree;
 mod storm;
 mod warm_cache;
+mod writers;
 
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
@@ -52,6 +53,9 @@ enum BenchCommand {
     Rpc(rpc::Rpc),
     /// Many clients' idle imports in one process, until it is told to stop: what nacre-e2e storm measures
     Storm(storm::Storm),
+    /// Many clients in one process that always have something to write, until it is told to stop: what nacre-e2e
+    /// congestion measures
+    Writers(writers::Writers),
     /// Serves a null FUSE file system until the standard input is closed
     #[command(hide = true)]
     ServeNull(places::ServeNull),
@@ -69,6 +73,7 @@ pub fn main(args: BenchArgs) -> ExitCode {
         BenchCommand::SmallPieces(a) => small_pieces::run(&a, args.json),
         BenchCommand::Rpc(a) => rpc::run(&a, args.json),
         BenchCommand::Storm(a) => storm::run(&a),
+        BenchCommand::Writers(a) => writers::run(&a),
         BenchCommand::ServeNull(a) => places::serve_null(&a),
     };
     match result {

@@ -11,7 +11,7 @@ pub mod picture;
 pub mod report;
 pub mod rules;
 
-pub use picture::{PATTERNS, Picture, Values};
+pub use picture::{PATTERNS, Picture, Use, Values};
 pub use report::{Finding, Report};
 
 use std::collections::VecDeque;

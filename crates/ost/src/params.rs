@@ -42,7 +42,7 @@ pub const PARAMS: &[Declared] = &[
         OST,
         "congestion_control",
         Kind::Counted { words: &["nacre", "rcc"], counted: "fix", most: Controller::RPCS_MAX },
-        "fix:0",
+        "nacre",
         "Who decides how many requests each client has under way: fix:N gives each N (0 leaves it to the clients), rcc and nacre divide \
          what the OST can do within latency_bound; without a bound, nacre gives each as much as the device needs in sequence.",
     ),

@@ -28,6 +28,9 @@ pub struct CallOptions {
     pub bulk: Bulk,
     /// True if others wait for this request: it is served first and is exempt from the window of RPCs in flight.
     pub high_priority: bool,
+    /// True if the server takes the locks for this request, so that it may have to wait for other clients. It then never holds back a
+    /// request that those clients may be waiting for: it has a window of its own.
+    pub lockless: bool,
     /// Fail with [`crate::RpcError::Unreachable`] instead of waiting for a server that cannot be reached.
     pub no_delay: bool,
     /// True if a restarted server that lost the change gets the request again. The request and its reply are kept until
@@ -47,6 +50,9 @@ pub struct CallOptions {
     pub gid: u32,
     /// Job of the asking process, padded with zeroes.
     pub jobid: [u8; 32],
+    /// Bytes that the caller has to move besides, and has made no calls for yet: the server hears of them as of those that wait for
+    /// the window.
+    pub backlog: u64,
 }
 
 impl Default for CallOptions {
@@ -56,6 +62,7 @@ impl Default for CallOptions {
             modify: false,
             bulk: Bulk::None,
             high_priority: false,
+            lockless: false,
             no_delay: false,
             replay: false,
             on_commit: None,
@@ -64,6 +71,7 @@ impl Default for CallOptions {
             uid: 0,
             gid: 0,
             jobid: [0; 32],
+            backlog: 0,
         }
     }
 }

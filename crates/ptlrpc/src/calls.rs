@@ -3,6 +3,7 @@
 //! A call waits for a modify slot if it needs one, then for room in the window if it needs that, then for a connection;
 //! then it is sent, and sent again over every new connection until it is answered.
 
+use crate::congestion::Controller;
 use crate::error::RpcError;
 use crate::flights::AllFlights;
 use crate::import_state::Connection;
@@ -26,6 +27,8 @@ pub(crate) struct Spec {
     pub(crate) modify: bool,
     /// Bytes of bulk that the call takes from the window; `None` if the window does not apply to it.
     pub(crate) window: Option<u64>,
+    /// True if the server takes the call's locks, and may have to wait for other clients' (see [`Gate`]).
+    pub(crate) lockless: bool,
     pub(crate) no_delay: bool,
     /// True for a connect, a disconnect and the progress report of a recovery: sent at once, whatever the import's
     /// state, and never sent again.
@@ -46,6 +49,7 @@ impl Spec {
             lane: Lane::Request,
             modify: false,
             window: None,
+            lockless: false,
             no_delay: false,
             control: false,
             recovery: false,
@@ -145,12 +149,24 @@ pub(crate) struct Calls {
     /// Xid of the latest call.
     last_started: u64,
     slots: ModifySlots,
-    window: Window,
+    /// Of calls that name a lock of this client, and of lockless ones.
+    gates: [Gate; 2],
     /// Calls that wait for a modify slot. A call that fails while it waits stays here until its turn.
     for_slot: VecDeque<u64>,
-    /// Calls that wait for room in the window, likewise.
-    for_window: VecDeque<u64>,
     pub(crate) flights: AllFlights,
+}
+
+/// A window, and the calls that wait for room in it. Lockless calls have one of their own, as large as the other: they may wait at the
+/// server for another client, whose program may wait for room in its cache, and so for calls that name locks. If both shared a window, two
+/// clients could wait for each other for ever.
+struct Gate {
+    window: Window,
+    /// A call that fails while it waits stays here until its turn.
+    waiting: VecDeque<u64>,
+}
+
+impl Gate {
+    const NEW: Gate = Gate { window: Window::NEW, waiting: VecDeque::new() };
 }
 
 /// The answered call, or ping, as its import needs to know it.
@@ -199,9 +215,8 @@ impl Calls {
             by_lane: [const { SortedMap::new() }; Lane::ALL.len()],
             last_started: 0,
             slots: ModifySlots::new(1),
-            window: Window::NEW,
+            gates: [Gate::NEW; 2],
             for_slot: VecDeque::new(),
-            for_window: VecDeque::new(),
             flights: AllFlights::new(),
         }
     }
@@ -436,19 +451,21 @@ impl Calls {
         }
         if call.phase == Phase::Queued {
             self.for_slot.retain(|x| *x != xid);
-            self.for_window.retain(|x| *x != xid);
+            self.gates[usize::from(call.spec.lockless)].waiting.retain(|x| *x != xid);
         }
         if call.tag != Tag(0) {
             self.slots.give(call.tag);
             self.fill_slots();
         }
         if let Some(bytes) = call.room {
-            self.window.give(bytes);
-            self.fill_window();
+            let gate = usize::from(call.spec.lockless);
+            self.gates[gate].window.give(bytes);
+            self.fill_window(gate);
         }
         if self.calls.is_empty() {
             assert_eq!(self.slots.taken(), 0, "no call is left, and modify slots are taken");
-            assert_eq!(self.window.in_flight(), Credits::default(), "no call is left, and the window is in use");
+            let in_flight = self.gates.each_ref().map(|gate| gate.window.in_flight());
+            assert_eq!(in_flight, [Credits::default(); 2], "no call is left, and windows are in use");
             self.flights.assert_none();
         }
     }
@@ -457,13 +474,15 @@ impl Calls {
     pub(crate) fn check(&self) {
         let tags = self.calls.values().filter(|c| c.tag != Tag(0)).count();
         assert_eq!(tags, usize::from(self.slots.taken()), "calls with modify slots, and slots that are taken");
-        let mut room = Credits::default();
-        for bytes in self.calls.values().filter_map(|c| c.room) {
-            room = Credits { rpcs: room.rpcs + 1, bytes: room.bytes + bytes };
+        let mut rooms = [Credits::default(); 2];
+        for (lockless, bytes) in self.calls.values().filter_map(|c| Some((c.spec.lockless, c.room?))) {
+            let room = &mut rooms[usize::from(lockless)];
+            *room = Credits { rpcs: room.rpcs + 1, bytes: room.bytes + bytes };
         }
-        assert_eq!(room, self.window.in_flight(), "what calls have of the window, and what it has given");
+        let in_flight = self.gates.each_ref().map(|gate| gate.window.in_flight());
+        assert_eq!(rooms, in_flight, "what calls have of the windows, and what these have given");
         let queued = self.calls.values().filter(|c| c.phase == Phase::Queued).count();
-        let places = self.for_slot.len() + self.for_window.len();
+        let places = self.for_slot.len() + self.waiting_for_windows();
         assert!(queued <= places, "{queued} calls wait in queues, which have {places} places");
     }
 
@@ -475,29 +494,36 @@ impl Calls {
 
     /// Sets the number of RPCs in flight that the administrator allows; 0 for no limit of his.
     pub(crate) fn set_window(&mut self, rpcs: u32) {
-        self.window.set_limit(rpcs);
-        self.fill_window();
+        self.gates.iter_mut().for_each(|gate| gate.window.set_limit(rpcs));
+        [0, 1].into_iter().for_each(|gate| self.fill_window(gate));
     }
 
     /// The server granted a window.
     pub(crate) fn handle_grant(&mut self, granted: Credits) {
-        if granted != self.window.granted() {
-            self.window.handle_grant(granted);
-            self.fill_window();
+        if granted != self.granted() {
+            self.gates.iter_mut().for_each(|gate| gate.window.handle_grant(granted));
+            [0, 1].into_iter().for_each(|gate| self.fill_window(gate));
         }
     }
 
     /// The server's latest grant.
     pub(crate) fn granted(&self) -> Credits {
-        self.window.granted()
+        let granted = self.gates.each_ref().map(|gate| gate.window.granted());
+        assert_eq!(granted[0], granted[1], "both windows are as large as the server granted");
+        granted[0]
     }
 
-    /// RPCs and bytes that wait for the window, and the one that is about to be sent.
-    pub(crate) fn wanted(&self, bytes: u64) -> Credits {
+    fn waiting_for_windows(&self) -> usize {
+        self.gates.iter().map(|gate| gate.waiting.len()).sum()
+    }
+
+    /// RPCs and bytes that wait for the window, the one that is about to be sent, and those that its caller has to send besides.
+    pub(crate) fn wanted(&self, bytes: u64, backlog: u64) -> Credits {
         let bytes_of = |xid| self.calls.get(xid).and_then(|c| c.spec.window).unwrap_or(0);
         // Of a long queue only the first bytes are added up, to keep this cheap; the count of its RPCs is exact.
-        let waiting = self.for_window.iter().take(64).map(bytes_of).sum::<u64>();
-        Credits { rpcs: self.for_window.len() as u32 + 1, bytes: waiting + bytes }
+        let waiting = self.gates.iter().flat_map(|gate| gate.waiting.iter().take(64)).map(bytes_of).sum::<u64>();
+        let to_come = backlog.div_ceil(bytes.max(1)).min(Controller::RPCS_MAX.into()) as u32;
+        Credits { rpcs: self.waiting_for_windows() as u32 + 1 + to_come, bytes: waiting + bytes + backlog }
     }
 
     /// RPCs sent and not answered.
@@ -514,7 +540,7 @@ impl Calls {
     /// Returns whether a new engine with the same limits would behave as this one: it has no calls, no grant of the server and
     /// no counts.
     pub(crate) fn is_as_new(&self) -> bool {
-        self.is_empty() && self.window.granted() == Credits::default() && self.flights.is_empty()
+        self.is_empty() && self.granted() == Credits::default() && self.flights.is_empty()
     }
 
     /// Returns whether there is no call at all.
@@ -539,28 +565,30 @@ impl Calls {
         }
     }
 
-    fn fill_window(&mut self) {
-        while let Some(xid) = self.for_window.front().copied() {
+    fn fill_window(&mut self, gate: usize) {
+        let Gate { window, waiting } = &mut self.gates[gate];
+        while let Some(xid) = waiting.front().copied() {
             if let Some(call) = self.calls.get_mut(&xid) {
                 let bytes = call.spec.window.expect("who waits for the window needs room there");
-                if !self.window.take(bytes) {
+                if !window.take(bytes) {
                     return;
                 }
                 call.admit(Some(bytes));
             }
-            self.for_window.pop_front();
+            waiting.pop_front();
         }
     }
 
     /// The call has its modify slot, if it needs one.
     fn enter_window(&mut self, xid: u64) {
         let call = self.calls.get_mut(&xid).expect("only a call that is there enters the window");
+        let Gate { window, waiting } = &mut self.gates[usize::from(call.spec.lockless)];
         match call.spec.window {
             None => call.admit(None),
-            Some(bytes) if self.for_window.is_empty() && self.window.take(bytes) => call.admit(Some(bytes)),
+            Some(bytes) if waiting.is_empty() && window.take(bytes) => call.admit(Some(bytes)),
             Some(_) => {
                 call.waited_for = Some(Part::Window);
-                self.for_window.push_back(xid);
+                waiting.push_back(xid);
             }
         }
     }
@@ -742,9 +770,24 @@ mod tests {
         c.begin(4, Spec { window: Some(10), ..modify.clone() });
         c.begin(5, Spec { window: Some(10), ..Spec::plain() });
         assert_eq!([4, 5].map(|x| poll(&mut c, x, connection(1))), ["send tag 2", "wait"]);
-        assert_eq!(c.wanted(10), Credits { rpcs: 2, bytes: 20 });
+        assert_eq!(c.wanted(10, 0), Credits { rpcs: 2, bytes: 20 });
+        assert_eq!(c.wanted(10, 25), Credits { rpcs: 5, bytes: 45 }, "bytes that no call was made for yet");
         c.set_window(2);
         assert_eq!(poll(&mut c, 5, connection(1)), "send tag 0");
+    }
+
+    /// A lockless call may wait for another client, whose program may wait for a call that names a lock.
+    #[test]
+    fn lockless_calls_have_a_window_of_their_own() {
+        let mut c = Calls::limited(1);
+        c.begin(1, Spec { window: Some(1), lockless: true, ..Spec::plain() });
+        c.begin(2, Spec { window: Some(1), lockless: true, ..Spec::plain() });
+        c.begin(3, Spec { window: Some(1), ..Spec::plain() });
+        assert_eq!([1, 2, 3].map(|x| poll(&mut c, x, connection(1))), ["send tag 0", "wait", "send tag 0"]);
+        c.finish(3);
+        assert_eq!(poll(&mut c, 2, connection(1)), "wait");
+        c.finish(1);
+        assert_eq!(poll(&mut c, 2, connection(1)), "send tag 0");
     }
 
     #[test]
@@ -864,7 +907,7 @@ mod tests {
                 match prng.below(10) {
                     0..=2 if next < 200 => {
                         let (modify, window) = (prng.one_in(2), prng.one_in(2).then_some(1));
-                        c.begin(next, Spec { modify, window, ..Spec::plain() });
+                        c.begin(next, Spec { modify, window, lockless: prng.one_in(3), ..Spec::plain() });
                         alive.push(next);
                         next += 1;
                     }
@@ -889,10 +932,11 @@ mod tests {
                     _ => {}
                 }
                 c.check();
-                assert!(c.window.in_flight().rpcs <= 3 && c.in_flight() <= alive.len());
+                let is_within = c.gates.iter().all(|gate| gate.window.in_flight().rpcs <= 3);
+                assert!(is_within && c.in_flight() <= alive.len());
             }
-            assert!(c.is_empty() && c.for_slot.len() + c.for_window.len() == 0, "seed {seed}");
-            assert_eq!(c.window.in_flight(), Credits::default());
+            assert!(c.is_empty() && c.for_slot.len() + c.waiting_for_windows() == 0, "seed {seed}");
+            assert!(c.gates.iter().all(|gate| gate.window.in_flight() == Credits::default()));
             assert_eq!([c.slots.take(), c.slots.take()], [Some(Tag(1)), Some(Tag(2))]);
         }
     }

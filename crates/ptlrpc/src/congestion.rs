@@ -20,21 +20,15 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// How windows are decided on: `obdfilter.*.congestion_control`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Controller {
     /// The same number of RPCs for everyone; 0 leaves it to the clients. `fix:N`.
     Fixed(u32),
     /// The published algorithm, within a bound of latency. `rcc`.
     Rcc,
     /// Windows in bytes, within a bound if there is one, otherwise as long as the device needs. `nacre`.
+    #[default]
     Nacre,
-}
-
-impl Default for Controller {
-    /// Windows are left to the clients.
-    fn default() -> Controller {
-        Controller::Fixed(0)
-    }
 }
 
 impl Controller {
@@ -85,6 +79,33 @@ pub(crate) struct Answered {
     pub(crate) bytes: u64,
     /// Since the request arrived.
     pub(crate) took: Duration,
+    /// Time at the device, and all of the time in which it was served.
+    pub(crate) at_device: Duration,
+    pub(crate) ran: Duration,
+}
+
+#[cfg(test)]
+impl Answered {
+    /// Took no time.
+    const NOTHING: Answered = Answered {
+        export: 0,
+        wanted: Credits { rpcs: 0, bytes: 0 },
+        bytes: 0,
+        took: Duration::ZERO,
+        at_device: Duration::ZERO,
+        ran: Duration::ZERO,
+    };
+}
+
+/// What the controller says when a request is answered.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Control {
+    /// The window that the reply gives to the client.
+    pub(crate) window: Credits,
+    /// How long the controller lets a request take; zero if it sets no bound.
+    pub(crate) expected: Duration,
+    /// How many requests it wants to run at once; none if it does not care.
+    pub(crate) at_once: Option<u32>,
 }
 
 /// The controller of a target, and the counts that it decides by.
@@ -135,6 +156,10 @@ struct Rate {
     cost_per_second: Option<f64>,
     finished: u32,
     finished_cost: u64,
+    /// How much of the time in which requests are served they spend at the device; over the last windows, as the cost.
+    at_device: Option<f64>,
+    finished_ran: Duration,
+    finished_at_device: Duration,
     /// Everything so far: cost, and the time in which there was something to do.
     all_finished: u64,
     all_busy: Duration,
@@ -161,7 +186,10 @@ impl Rate {
             self.per_second = Some(f64::from(self.finished) / self.busy.as_secs_f64());
             let cost = self.finished_cost as f64 / self.busy.as_secs_f64();
             self.cost_per_second = Some(self.cost_per_second.map_or(cost, |before| before + (cost - before) / 4.0));
+            let share = self.finished_at_device.as_secs_f64() / self.finished_ran.as_secs_f64().max(1e-9);
+            self.at_device = Some(self.at_device.map_or(share, |before| before + (share - before) / 4.0).min(1.0));
             (self.finished, self.finished_cost, self.busy) = (0, 0, Duration::ZERO);
+            (self.finished_ran, self.finished_at_device) = (Duration::ZERO, Duration::ZERO);
         }
     }
 }
@@ -226,6 +254,8 @@ impl Congestion {
         self.handle_time(now);
         self.latency.running.add(answered.took.as_millis() as u64);
         // As published, it no longer counts when the window is computed.
+        self.load.rate.finished_ran += answered.ran;
+        self.load.rate.finished_at_device += answered.at_device;
         self.load.handle_end(answered.export, Some(answered.bytes), now);
         let granted = match self.controller {
             Controller::Fixed(rpcs) => Credits { rpcs, bytes: 0 },
@@ -283,6 +313,14 @@ impl Congestion {
             Controller::Rcc => self.rcc.timeout(),
             // A request waits for those that are under way already. The factor leaves room for a device that becomes slower.
             Controller::Nacre => self.load.drained() * 2 + self.rcc.network,
+        }
+    }
+
+    /// How many requests are to run at once; none if the controller leaves it to the scheduler.
+    pub(crate) fn at_once(&self) -> Option<u32> {
+        match self.controller {
+            Controller::Nacre => nacre::at_once(&self.load),
+            Controller::Fixed(_) | Controller::Rcc => None,
         }
     }
 
@@ -391,7 +429,13 @@ mod tests {
         for _ in 0..100 {
             c.handle_arrival(1, wants(1), at(now));
             c.handle_answer(
-                Answered { export: 1, wanted: wants(1), bytes: 1 << 20, took: Duration::from_millis(50) },
+                Answered {
+                    export: 1,
+                    wanted: wants(1),
+                    bytes: 1 << 20,
+                    took: Duration::from_millis(50),
+                    ..Answered::NOTHING
+                },
                 at(now + 50),
             );
             now += 1050;
@@ -405,7 +449,10 @@ mod tests {
         for took in [100, 300] {
             c.handle_arrival(1, wants(1), at(0));
             let took = Duration::from_millis(took);
-            c.handle_answer(Answered { export: 1, wanted: wants(1), bytes: 1 << 20, took }, at(500));
+            c.handle_answer(
+                Answered { export: 1, wanted: wants(1), bytes: 1 << 20, took, ..Answered::NOTHING },
+                at(500),
+            );
         }
         assert_eq!(c.status(at(999)).latency, Sums::default());
         let latency = c.status(at(1000)).latency;
@@ -435,7 +482,10 @@ mod tests {
         let mut c = Congestion { rcc, ..Congestion::default() };
         c.handle_arrival(1, wants(1), at(0));
         assert_eq!(c.status(at(100_000)).exports.len(), 1, "it has a request under way");
-        c.handle_answer(Answered { export: 1, wanted: wants(1), bytes: 1 << 20, took: Duration::ZERO }, at(115_000));
+        c.handle_answer(
+            Answered { export: 1, wanted: wants(1), bytes: 1 << 20, took: Duration::ZERO, ..Answered::NOTHING },
+            at(115_000),
+        );
         assert_eq!(c.status(at(199_999)).exports.len(), 1, "for exactly so long it still takes part");
         assert_eq!(c.status(at(200_000)).exports, []);
     }
@@ -452,10 +502,14 @@ mod tests {
 
     #[test]
     fn the_controller_is_exchanged_while_requests_are_under_way() {
-        let mut c = Congestion::default();
+        let mut c = Congestion { controller: Controller::Fixed(0), ..Congestion::default() };
         let answer = |c: &mut Congestion| {
             c.handle_arrival(1, wants(5), at(0));
-            c.handle_answer(Answered { export: 1, wanted: wants(5), bytes: 1 << 20, took: Duration::ZERO }, at(0)).rpcs
+            c.handle_answer(
+                Answered { export: 1, wanted: wants(5), bytes: 1 << 20, took: Duration::ZERO, ..Answered::NOTHING },
+                at(0),
+            )
+            .rpcs
         };
         (0..3).for_each(|_| c.handle_arrival(2, wants(5), at(0)));
         assert_eq!(answer(&mut c), 0, "it is left to the client");

@@ -785,6 +785,7 @@ impl ImportShared {
             lane: Lane::Control,
             modify: false,
             window: None,
+            lockless: false,
             no_delay: true,
             control: true,
             recovery: false,
@@ -850,11 +851,13 @@ struct Fixed {
     jobid: [u8; 32],
     bulk_bytes: u32,
     match_bits: u64,
+    /// See [`CallOptions::backlog`].
+    backlog: u64,
 }
 
 impl Fixed {
     fn header(&self) -> RpcHeader {
-        let Fixed { flags, uid, gid, jobid, bulk_bytes, match_bits } = *self;
+        let Fixed { flags, uid, gid, jobid, bulk_bytes, match_bits, backlog: _ } = *self;
         RpcHeader { flags, uid, gid, jobid, bulk_bytes, match_bits, ..RpcHeader::default() }
     }
 }
@@ -883,6 +886,7 @@ impl Ongoing {
             jobid: options.jobid,
             bulk_bytes: bulk_len as u32,
             match_bits: 0,
+            backlog: options.backlog,
         };
         let replay = options.replay.then(|| {
             let data = if let Bulk::Send(data) = &options.bulk { data.clone() } else { Payload::new() };
@@ -894,6 +898,7 @@ impl Ongoing {
             lane: options.lane,
             modify: options.modify,
             window: (options.lane == Lane::Io && !options.high_priority).then_some(bulk_len as u64),
+            lockless: options.lockless,
             no_delay: options.no_delay,
             control: false,
             recovery: options.recovery,
@@ -1023,7 +1028,7 @@ impl Request {
         (header.export, header.connection_count) = (connection.export, connection.connection);
         header.timeout_ms = millis(timeout);
         if let Some(bytes) = self.spec.window {
-            let wanted = s.calls.wanted(bytes);
+            let wanted = s.calls.wanted(bytes, self.fixed.backlog);
             (header.credits_wanted, header.bytes_wanted) = (wanted.rpcs, wanted.bytes);
         }
         s.last_sent = now;

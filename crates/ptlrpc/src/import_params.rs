@@ -79,9 +79,9 @@ fn window_limit(import: &ImportShared) -> u32 {
 }
 
 impl Import {
-    /// Returns whether the server limits this client by a window. Each request then tells the server how many others wait.
-    pub fn has_window(&self) -> bool {
-        self.0.state.lock().calls.granted().rpcs > 0
+    /// How many RPCs of this many bytes the server's window admits, or `None` if the server sets no limit.
+    pub fn rpcs_in_window(&self, bytes: u64) -> Option<u32> {
+        self.0.state.lock().calls.granted().rpcs_of(bytes)
     }
 
     /// Lists the import in `params` until it is dropped. It can be listed in one place only.

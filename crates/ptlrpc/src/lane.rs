@@ -30,6 +30,8 @@ pub(crate) struct LaneService<W: Classified> {
     stats: OpStats,
     owner: Weak<dyn LaneOwner<W>>,
     this: Weak<LaneService<W>>,
+    /// See [`LaneQueue::set_at_once`]; `u32::MAX` for any number.
+    at_once: AtomicU32,
     /// True if the policy needs to know how long requests take at the device.
     measures_device: AtomicBool,
     /// Fires when the next request may run that waits although there is a slot; made when the first one does.
@@ -112,6 +114,7 @@ impl<W: Classified> LaneService<W> {
             stats: OpStats::default(),
             owner,
             this: this.clone(),
+            at_once: AtomicU32::new(u32::MAX),
             measures_device,
             timer: OnceLock::new(),
         })
@@ -122,6 +125,18 @@ impl<W: Classified> LaneService<W> {
         self.measures_device.store(schedule.measures_device(), Ordering::Relaxed);
         let mut s = self.state.lock();
         let next = s.queue.set_schedule(schedule, now);
+        self.arm(s);
+        self.spawn(next);
+    }
+
+    /// The target's congestion control wants so many requests to run at once, or no longer cares.
+    pub(crate) fn set_at_once(&self, most: Option<u32>, now: Time) {
+        // It is said with each answer, and rarely changes.
+        if self.at_once.swap(most.unwrap_or(u32::MAX), Ordering::Relaxed) == most.unwrap_or(u32::MAX) {
+            return;
+        }
+        let mut s = self.state.lock();
+        let next = s.queue.set_at_once(most, now);
         self.arm(s);
         self.spawn(next);
     }

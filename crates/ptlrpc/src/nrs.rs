@@ -44,6 +44,9 @@ pub(crate) enum Admission<T> {
 pub(crate) struct LaneQueue<T: Classified> {
     /// Most regular requests that run at once.
     limit: usize,
+    /// Requests that may run at once by the schedule, and as many as the target's congestion control wants, if it has a wish.
+    threads: u32,
+    at_once: Option<u32>,
     /// Most requests of both priorities that run at once.
     limit_all: usize,
     regular: Class<T>,
@@ -95,6 +98,8 @@ impl<T: Classified + 'static> LaneQueue<T> {
         let in_a_row_max = schedule.high_priority_ratio;
         let mut queue = LaneQueue {
             limit: 0,
+            threads: schedule.threads,
+            at_once: None,
             limit_all: 0,
             regular,
             high_priority,
@@ -102,21 +107,29 @@ impl<T: Classified + 'static> LaneQueue<T> {
             in_a_row_max,
             slow: FxHashMap::default(),
         };
-        queue.set_limit(schedule.threads);
+        queue.set_limit();
         queue
     }
 
-    fn set_limit(&mut self, threads: u32) {
-        self.limit = threads as usize;
+    fn set_limit(&mut self) {
+        self.limit = self.at_once.map_or(self.threads, |most| most.min(self.threads)) as usize;
         self.limit_all = self.limit.saturating_add((self.limit / 8).max(1));
     }
 
     /// Another schedule from now on, also for the requests that wait. Returns the requests that may run now.
     pub(crate) fn set_schedule(&mut self, schedule: Schedule, now: Time) -> Vec<T> {
-        self.set_limit(schedule.threads);
+        self.threads = schedule.threads;
+        self.set_limit();
         self.in_a_row_max = schedule.high_priority_ratio;
         self.regular.pending.set_order(schedule.regular, now);
         self.high_priority.pending.set_order(schedule.high_priority, now);
+        self.handle_time(now)
+    }
+
+    /// The target's congestion control wants so many requests to run at once, or no longer cares. Returns the requests that may run now.
+    pub(crate) fn set_at_once(&mut self, most: Option<u32>, now: Time) -> Vec<T> {
+        self.at_once = most;
+        self.set_limit();
         self.handle_time(now)
     }
 

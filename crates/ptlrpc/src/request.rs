@@ -3,7 +3,7 @@
 
 use crate::accounting::Waits;
 use crate::call::{BULK_MAX, INLINE_MAX};
-use crate::congestion::Answered;
+use crate::congestion::{Answered, Control};
 use crate::export::Export;
 use crate::identity::Identity;
 use crate::lane::{LaneSlot, LaneState, SlowTransfer};
@@ -241,9 +241,8 @@ impl Counted {
         Counted { export, node, at, bytes, has_ended: AtomicBool::new(false) }
     }
 
-    /// The target answers the request. Returns the window that the reply gives to the client, and how long the controller lets a request
-    /// take, which is zero if the controller sets no bound.
-    pub(crate) fn answered(&self, wanted: Credits, now: Time) -> (Credits, Duration) {
+    /// The target answers the request, which ran for `ran`, and for `at_device` of that at the device.
+    pub(crate) fn answered(&self, wanted: Credits, at_device: Duration, ran: Duration, now: Time) -> Control {
         assert!(
             !self.has_ended.swap(true, Ordering::Relaxed),
             "a request of {} is answered once",
@@ -251,7 +250,9 @@ impl Counted {
         );
         let (export, took) = (self.export.cookie, now.since(self.at));
         let mut congestion = self.export.entry.congestion();
-        (congestion.handle_answer(Answered { export, wanted, bytes: self.bytes, took }, now), congestion.expected())
+        let answered = Answered { export, wanted, bytes: self.bytes, took, at_device, ran };
+        let window = congestion.handle_answer(answered, now);
+        Control { window, expected: congestion.expected(), at_once: congestion.at_once() }
     }
 
     /// It ends without an answer, unless it was answered.

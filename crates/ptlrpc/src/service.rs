@@ -338,14 +338,16 @@ impl NodeShared {
             let reply_to = export.handle_executed(xid, None);
             self.refuse_unconnected(&question.header(), reply_to);
         } else {
-            let answered = arrival.counted.as_ref().map(|counted| counted.answered(question.wanted, now));
-            let (granted, expected) = answered.unwrap_or_default();
             let queue = started.since(arrival.at);
             // The wait for a request buffer counts here, and not in what clients expect of the service.
             let parts = arrival.waits.parts(started.since(arrival.arrived), took);
+            let at_device = parts.get(Part::Device);
+            let control = arrival.counted.as_ref().map(|c| c.answered(question.wanted, at_device, took, now));
+            control.into_iter().for_each(|control| arrival.slot.lane().set_at_once(control.at_once, now));
+            let control = control.unwrap_or_default();
             self.account(&question, &result, &arrival, &parts, now);
-            let times = Times { service: took, queue, estimate: estimate.max(expected), parts };
-            self.respond(&question, result, &arrival, times, granted);
+            let times = Times { service: took, queue, estimate: estimate.max(control.expected), parts };
+            self.respond(&question, result, &arrival, times, control.window);
         }
         arrival.end();
         next

@@ -12,6 +12,15 @@ pub struct Credits {
     pub bytes: u64,
 }
 
+impl Credits {
+    /// How many RPCs of this many bytes a grant admits; `None` if it sets no limit.
+    pub(crate) fn rpcs_of(self, bytes: u64) -> Option<u32> {
+        let by_bytes = (self.bytes != 0).then(|| (self.bytes / bytes.max(1)).clamp(1, u32::MAX.into()) as u32);
+        let by_rpcs = (self.rpcs != 0).then_some(self.rpcs);
+        by_bytes.into_iter().chain(by_rpcs).min()
+    }
+}
+
 /// RPCs that a client has in flight to a target that leaves it to the client: Lustre's default of `max_rpcs_in_flight`.
 pub const MAX_RPCS_IN_FLIGHT: u32 = 8;
 
@@ -182,6 +191,15 @@ mod tests {
         assert_eq!(takes(&mut w, 0), 1);
         w.set_limit(0);
         assert_eq!(takes(&mut w, 0), 48);
+    }
+
+    #[test]
+    fn a_grant_admits_as_many_rpcs_as_fit_into_its_bytes_and_one_at_least() {
+        let of = |rpcs, bytes| Credits { rpcs, bytes }.rpcs_of(1000);
+        assert_eq!(
+            [of(0, 0), of(7, 0), of(0, 5999), of(3, 5999), of(9, 10)],
+            [None, Some(7), Some(5), Some(3), Some(1)]
+        );
     }
 
     #[test]

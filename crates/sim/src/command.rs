@@ -237,8 +237,21 @@ struct CongestionArgs {
     /// The clients of these rows begin within so many seconds
     #[arg(long, default_value_t = congestion::DISPATCH)]
     dispatch: u32,
+    /// What happens while writers that never end write, in place of the paper's rows: each with FIX(8), FIX(32), the
+    /// published algorithm and Nacre's own, without a bound and with one of 4 s, unless others are named
+    #[arg(long, value_delimiter = ',', num_args = 0.., default_missing_values = ["even", "many-more", "slower-disk", "reads", "greedy", "small"])]
+    story: Vec<congestion::stories::Story>,
     #[command(flatten)]
     shown: Shown,
+}
+
+impl CongestionArgs {
+    /// Controllers that were named.
+    fn controls(&self) -> Vec<congestion::Control> {
+        use congestion::Control;
+        let fixed = self.fixed.iter().map(|n| Control::Fix(*n)).chain(self.bounds.iter().map(|n| Control::Cc(*n)));
+        fixed.chain(self.nacre.iter().map(|n| Control::Nacre(*n))).collect()
+    }
 }
 
 /// Arguments of `nacre sim live-storm`.
@@ -705,12 +718,14 @@ fn ping_storms(args: &PingStormArgs, json: bool) -> ExitCode {
 }
 
 fn congestion_controls(args: &CongestionArgs, json: bool) -> ExitCode {
-    use congestion::{Control, Load};
-    let controls = args.fixed.iter().map(|n| Control::Fix(*n)).chain(args.bounds.iter().map(|n| Control::Cc(*n)));
-    let controls = controls.chain(args.nacre.iter().map(|n| Control::Nacre(*n)));
+    use congestion::Load;
+    if !args.story.is_empty() {
+        return congestion_stories(args, json);
+    }
     let (bytes, dispatch) = (args.gib << 30, args.dispatch);
     let load = |control| move |clients: &u32| Load { control, clients: *clients, bytes, dispatch };
-    let chosen: Vec<Load> = controls.flat_map(|control| args.clients.iter().map(load(control))).collect();
+    let chosen: Vec<Load> =
+        args.controls().into_iter().flat_map(|control| args.clients.iter().map(load(control))).collect();
     let loads = if chosen.is_empty() { congestion::papers() } else { chosen };
     let runs = side_by_side(&loads, "congestion-control", |load| {
         let measured = std::panic::catch_unwind(|| congestion::measure(args.shown.seed, *load));
@@ -721,6 +736,32 @@ fn congestion_controls(args: &CongestionArgs, json: bool) -> ExitCode {
     let form = Form::of(json, args.shown.markdown, "nacre sim congestion-control --markdown");
     let experiment = congestion::report(args.shown.seed, &runs);
     let shown = show(&experiment, form, args.shown.plot.as_deref(), || congestion::plots(&runs));
+    if has_failed { ExitCode::FAILURE } else { shown }
+}
+
+fn congestion_stories(args: &CongestionArgs, json: bool) -> ExitCode {
+    use congestion::Control;
+    use congestion::stories::{Row, Story, measure, report, small_alone};
+    let seed = args.shown.seed;
+    let controls = match args.controls() {
+        none if none.is_empty() => {
+            vec![Control::Fix(8), Control::Fix(32), Control::Cc(4), Control::Nacre(0), Control::Nacre(4)]
+        }
+        named => named,
+    };
+    let mut rows = Vec::new();
+    for story in args.story.iter().copied() {
+        rows.extend(controls.iter().map(|control| Row { story, control: *control }));
+    }
+    let runs = side_by_side(&rows, "congestion-control", |row| {
+        let measured = std::panic::catch_unwind(|| measure(seed, *row));
+        (*row, measured.unwrap_or_else(|panic| Err(text_of(&*panic))))
+    });
+    let alone = args.story.contains(&Story::Small).then(|| small_alone(seed)).transpose();
+    let failed = runs.iter().filter_map(|(_, measured)| measured.as_ref().err()).chain(alone.as_ref().err());
+    let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
+    let form = Form::of(json, args.shown.markdown, "nacre sim congestion-control --story --markdown");
+    let shown = show(&report(seed, &runs, alone.ok().flatten()), form, None, Vec::new);
     if has_failed { ExitCode::FAILURE } else { shown }
 }
 

@@ -7,10 +7,11 @@
 
 mod constants;
 mod report;
+pub mod stories;
 
 pub use report::{plots, report};
 
-use crate::cluster::{Cluster, Server, run};
+use crate::cluster::{Builder, Cluster, Server, run};
 use bytes::Bytes;
 pub use constants::DISPATCH;
 use constants::{APART_MS, COPY_BANDWIDTH, DIRTY_MB, DISK, LATENCY, LIMIT, LINK_BANDWIDTH, THREADS};
@@ -201,10 +202,17 @@ const RECORD: u64 = 1 << 20;
 
 /// Takes one measurement. Panics if the simulation hangs.
 pub fn measure(seed: u64, load: Load) -> Result<Outcome, String> {
+    let builder = builder(seed, load.control, load.clients);
+    let (result, stats) = run(seed, LIMIT, builder, move |cluster| async move { work(&cluster, load).await });
+    result.map(|outcome| Outcome { trace: stats.trace, ..outcome })
+}
+
+/// A cluster of one OST whose disk seeks, with this many clients.
+fn builder(seed: u64, control: Control, clients: u32) -> Builder {
     let link = LinkOptions { latency: LATENCY, jitter: LATENCY, ..LinkOptions::default() };
     let network = SimNetOptions { link, bandwidth: LINK_BANDWIDTH, seed, ..SimNetOptions::default() };
     let storage = MemOptions { model: DISK, ..MemOptions::default() };
-    let (controller, bound) = match load.control {
+    let (controller, bound) = match control {
         Control::Fix(rpcs) => (format!("fix:{rpcs}"), 60),
         Control::Cc(seconds) => ("rcc".to_owned(), seconds),
         Control::Nacre(seconds) => ("nacre".to_owned(), seconds),
@@ -215,13 +223,12 @@ pub fn measure(seed: u64, load: Load) -> Result<Outcome, String> {
         // One record is one request.
         ("brw_size", "1".to_owned()),
     ];
-    let builder = Cluster::builder().clients(load.clients).network(network).ost_storage(storage).ost_params(params);
-    let (result, stats) = run(seed, LIMIT, builder, move |cluster| async move { work(&cluster, load).await });
-    result.map(|outcome| Outcome { trace: stats.trace, ..outcome })
+    Cluster::builder().clients(clients).network(network).ost_storage(storage).ost_params(params)
 }
 
-async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<Outcome, String> {
-    let policy = if matches!(load.control, Control::Nacre(_)) { "turns" } else { "fifo" };
+/// Sets what is set while the cluster runs.
+fn prepare(cluster: &Cluster, control: Control) -> Result<(), String> {
+    let policy = if matches!(control, Control::Nacre(_)) { "turns" } else { "fifo" };
     for (name, value) in [("threads_max", THREADS.to_string()), ("nrs_policies", policy.to_owned())] {
         let name = format!("ost.OSS.ost_io.{name}");
         assert!(cluster.set_param(Server::Oss(0), &name, &value) > 0, "the OSS has no {name}");
@@ -233,6 +240,11 @@ async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<Outcome, String> {
             set.map_err(|e| format!("{name}: {e}"))?;
         }
     }
+    Ok(())
+}
+
+async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<Outcome, String> {
+    prepare(cluster, load.control)?;
     let files = try_join_all((0..cluster.client_count()).map(|client| make(cluster, client))).await?;
     let begun = cluster.rt().now();
     let (done, first_done) = (AtomicU32::new(0), parking_lot::Mutex::new(None));

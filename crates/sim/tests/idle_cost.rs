@@ -172,13 +172,16 @@ fn idle_client() -> u64 {
         let mut sim = Sim::new(1);
         let rt = sim.rt();
         let cluster = sim.block_on(nacre_base::Time::FAR_FUTURE, async move {
-            Cluster::builder()
-                .oss(8)
-                .clients(clients)
-                .client_params(false)
-                .build(&rt)
-                .await
-                .expect("the cluster starts")
+            let builder = Cluster::builder().oss(8).clients(clients).client_params(false);
+            let cluster = builder.build(&rt).await.expect("the cluster starts");
+            // What servers remember of past requests is bounded, however many clients they have.
+            for server in cluster.servers() {
+                assert!(
+                    cluster.set_param(server, "*.*.*.req_buffer_history_max", "0") > 0,
+                    "{server:?} has no history"
+                );
+            }
+            cluster
         });
         let until = sim.stats().now + Duration::from_secs(60);
         sim.run_until(until);

@@ -395,6 +395,16 @@ impl Cluster {
         self.lctl(&["set_param", &format!("fail_loc={point}:{action}:{times}")]).map(drop)
     }
 
+    /// The directory of targets, logs and mounts.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.plan.root.clone()
+    }
+
+    /// The number of a server's process.
+    pub(crate) fn pid(&self, name: &str) -> Outcome<u32> {
+        self.with(name, |daemon| daemon.id())
+    }
+
     /// Folder with `lfs`, `lctl` and `lnetctl`.
     pub(crate) fn tools(&self) -> PathBuf {
         self.plan.root.join("bin")
@@ -402,7 +412,7 @@ impl Cluster {
 
     /// Makes a run directory with the admin socket of one process alone, as if the process had a host of its own.
     pub(crate) fn make_run_dir_of(&self, name: &str, one: &Path) -> Outcome {
-        let pid = self.with(name, |daemon| daemon.id())?;
+        let pid = self.pid(name)?;
         let all = self.plan.root.join("run");
         fs::create_dir_all(one)?;
         let mine = format!("-{pid}.sock");

@@ -7,11 +7,13 @@
 //! [--without STEP]`
 //! `nacre-e2e storm [--imports N] [--intervals N] [--ping-interval SECONDS] [--rate MBIT] [--limited-by links|credits]
 //! [--seed N] [--json] [--nacre FILE]`
+//! `nacre-e2e congestion [--clients N] [--rate MB] [--bound SECONDS] [--seconds N] [--plot FILE] [--json] [--nacre FILE]`
 
 mod cargo_tool;
 mod case;
 mod cases;
 mod cluster;
+mod congestion;
 mod daemon;
 mod etcd;
 mod failure;
@@ -95,6 +97,15 @@ fn main() -> ExitCode {
             }
         };
     }
+    if args.first().map(String::as_str) == Some("congestion") {
+        return match parse_congestion(&args[1..]) {
+            Ok(plan) => run::congestion(&plan),
+            Err(message) => {
+                eprintln!("{message}\n{CONGESTION_USAGE}");
+                ExitCode::from(2)
+            }
+        };
+    }
     match parse(&args) {
         Ok(options) => run::run(&options),
         Err(message) => {
@@ -121,6 +132,41 @@ Measures how much less fio writes on a mount while one process with N imports (2
 links of the servers' network of so many Mbit/s (10), and simulates the same with nacre sim live-storm. In half of the rows
 the links are the narrow place; in the others OSSs hold each message for 10 ms, so that it is the routers' credits. Fails if
 the dead times of pings differ by more than 20 %.";
+
+const CONGESTION_USAGE: &str =
+    "usage: nacre-e2e congestion [--clients N] [--rate MB] [--bound SECONDS] [--seconds N] [--plot FILE] [--json]
+                            [--nacre FILE]
+
+Lets one process write for N clients (64) to an OST on a disk that the kernel slows down to so many MB/s (60), and measures
+how long requests take there: with windows of 32 for everyone, with the published algorithm, with Nacre's own, and with that
+again after the OSS was killed, for N seconds of each (30). Fails if a controller does not hold its bound (4 s), or a write
+fails.";
+
+fn parse_congestion(args: &[String]) -> Result<congestion::Plan, String> {
+    let mut plan = congestion::Plan::new(&nacre());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if arg == "--json" {
+            plan.json = true;
+            continue;
+        }
+        let value = args.next().ok_or(format!("{arg} needs a value"))?;
+        let number = || match value.parse::<u32>() {
+            Ok(0) | Err(_) => Err(format!("{arg}: {value:?} is not a number above 0")),
+            Ok(number) => Ok(number),
+        };
+        match arg.as_str() {
+            "--clients" => plan.clients = number()?,
+            "--rate" => plan.rate = number()?,
+            "--bound" => plan.bound = number()?,
+            "--seconds" => plan.seconds = number()?,
+            "--plot" => plan.plot = Some(value.into()),
+            "--nacre" => plan.nacre = value.into(),
+            other => return Err(format!("unknown argument {other}")),
+        }
+    }
+    Ok(plan)
+}
 
 fn parse_storm(args: &[String]) -> Result<storm::Plan, String> {
     let mut plan = storm::Plan::new(&nacre());

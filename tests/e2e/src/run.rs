@@ -5,6 +5,7 @@ use crate::Options;
 use crate::case::{Beside, Case, Env, Layout, Profile};
 use crate::cases;
 use crate::cluster::{Cluster, Plan, unmount_below};
+use crate::congestion;
 use crate::failure::{Context, Failure, Outcome, bail};
 use crate::namespaces::{self, PREFIX};
 use crate::power_cut;
@@ -161,23 +162,36 @@ const MEMORY: &str = "/dev/shm";
 
 /// Measures a storm of pings, with all targets in memory.
 pub(crate) fn storm(plan: &storm::Plan) -> ExitCode {
+    measure(Path::new(MEMORY), |root| {
+        let report = storm::run(root, plan)?;
+        storm::show(&report, plan.json)?;
+        storm::judge(&report)
+    })
+}
+
+/// Measures congestion control on a slow disk.
+pub(crate) fn congestion(plan: &congestion::Plan) -> ExitCode {
+    measure(&std::env::temp_dir(), |root| {
+        let report = congestion::run(root, plan)?;
+        congestion::show(&report, plan.json)?;
+        congestion::judge(plan, &report)
+    })
+}
+
+/// Takes a measurement in a directory of its own below `place`, and clears everything away.
+fn measure(place: &Path, work: impl FnOnce(&Path) -> Outcome) -> ExitCode {
     if !sys::is_root() {
         eprintln!("network namespaces and mounting need root");
         return ExitCode::from(2);
     }
     sys::catch_signals();
     remove_leftovers();
-    let root = Path::new(MEMORY).join(format!("{PREFIX}{}", std::process::id()));
-    let report = std::panic::catch_unwind(|| storm::run(&root, plan));
+    let root = place.join(format!("{PREFIX}{}", std::process::id()));
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&root)));
     process::kill_all();
     namespaces::remove_own();
     clear_away(&root);
-    let report = report.unwrap_or_else(|panic| Err(Failure::new(panic_text(&*panic))));
-    let printed = report.and_then(|report| {
-        storm::show(&report, plan.json)?;
-        storm::judge(&report)
-    });
-    match printed {
+    match done.unwrap_or_else(|panic| Err(Failure::new(panic_text(&*panic)))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("{e}");

@@ -274,6 +274,11 @@ impl ObjectState {
         self.flushes_ended
     }
 
+    /// How many flushes are under way.
+    pub(crate) fn flushes_under_way(&self) -> usize {
+        self.flushes.len()
+    }
+
     /// True if flushes are under way.
     pub(crate) fn is_flushing(&self) -> bool {
         !self.flushes.is_empty()

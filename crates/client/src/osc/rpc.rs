@@ -58,10 +58,7 @@ impl Osc {
     }
 
     fn io_options(&self, caller: &Caller, bulk: Bulk, lock: u64, urgent: bool) -> CallOptions {
-        // Without a lock of this client, the server may have to wait for other clients' locks. So such a request is
-        // outside the window of RPCs in flight: otherwise it could delay the very writes that those other clients wait
-        // for.
-        CallOptions { lane: Lane::Io, bulk, high_priority: urgent || lock == 0, ..caller.options() }
+        CallOptions { lane: Lane::Io, bulk, high_priority: urgent, lockless: lock == 0, ..caller.options() }
     }
 
     /// Options of a change, which is replayed if the server loses it.
@@ -171,7 +168,7 @@ impl Osc {
             self.rpc_stats.count_write(body.extents.first().map_or(0, |e| e.offset), data.len() as u64);
             let sent = if self.corrupts("osc.write.corrupt") { damaged(&data) } else { data.clone() };
             let options = self.io_options(&out.caller, Bulk::Send(sent), out.lock, out.urgent);
-            let options = self.changing(of.object, options);
+            let options = CallOptions { backlog: self.account.lock().dirty(), ..self.changing(of.object, options) };
             // Not repeated after an eviction, because other clients may have written there since.
             match self.connection.call_once::<WriteReply>(Opcode::OstWrite, &body, options).await {
                 Err(Errno::EBADMSG) => {

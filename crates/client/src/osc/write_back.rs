@@ -22,9 +22,11 @@ use std::time::Duration;
 
 /// Background flushes under way at once. Old bytes wait for all that are.
 const FLUSHES_MAX: u32 = 16;
-/// The same limit where the server grants a window. It is larger than servers' windows, because a request tells the server how many flushes
-/// wait for the window, and the server grants no more than it was told.
+/// The same limit where the server grants a window.
 const FLUSHES_IN_WINDOW_MAX: u32 = 256;
+/// Flushes beyond those that the window admits: they fill it as soon as there is room. All other bytes stay in the cache, where old ones
+/// go first and small ones become larger RPCs.
+const FLUSHES_AHEAD: u32 = 2;
 
 /// Queues of objects to be written back.
 #[derive(Default)]
@@ -152,8 +154,7 @@ impl Osc {
         let now = self.now();
         let half = self.max_dirty_bytes() / 2;
         let pressed = self.waiters.load(Ordering::Relaxed) > 0 || self.account.lock().dirty_and_writing() > half;
-        let has_window = self.connection.import_if_made().is_some_and(|import| import.has_window());
-        let most = if has_window { FLUSHES_IN_WINDOW_MAX } else { FLUSHES_MAX };
+        let most = self.flushes_max();
         let mut queue = self.write_back.lock();
         if queue.under_way >= most {
             return None;
@@ -172,6 +173,12 @@ impl Osc {
         };
         queue.begin();
         Some(found)
+    }
+
+    /// Most background flushes under way at once.
+    fn flushes_max(&self) -> u32 {
+        let in_window = self.connection.import_if_made().and_then(|import| import.rpcs_in_window(self.brw_size()));
+        in_window.map_or(FLUSHES_MAX, |rpcs| rpcs.saturating_add(FLUSHES_AHEAD).min(FLUSHES_IN_WINDOW_MAX))
     }
 
     /// When the next dirty bytes will be old enough.
@@ -361,15 +368,20 @@ impl Osc {
         while !self.flush_some(object, which, &mut newest).await {}
     }
 
-    /// Sends all flushes that are possible, and waits until one ends, or until everything is written. Returns whether
-    /// everything is. `newest` is the number after the last flush that counts.
+    /// Sends flushes, and waits until one ends, or until everything is written. Returns whether everything is. What other clients wait
+    /// for is sent at once. Of the rest no more than the window admits: bytes leave the cache in the order of their places, and that order
+    /// would be lost among many requests that wait. `newest` is the number after the last flush that counts.
     pub(crate) async fn flush_some(
         self: &Arc<Self>,
         object: &Arc<Object>,
         which: &Which<'_>,
         newest: &mut u64,
     ) -> bool {
-        while let Some(out) = self.take_flush(object, which, None) {
+        let most = if which.urgent { usize::MAX } else { self.flushes_max() as usize };
+        let has_room = || object.state.lock().flushes_under_way() < most;
+        while has_room()
+            && let Some(out) = self.take_flush(object, which, None)
+        {
             *newest = out.number + 1;
             let (osc, object) = (self.clone(), object.clone());
             self.spawn(async move {

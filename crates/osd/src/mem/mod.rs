@@ -31,7 +31,7 @@ use object::{Change, Object};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
@@ -97,6 +97,8 @@ struct Inner {
     disk: Mutex<model::Disk>,
     /// The requests that wait for a disk which orders them.
     elevator: Mutex<Elevator<oneshot::Sender<()>>>,
+    /// How many times longer that disk takes for a request than its model says.
+    slower: AtomicU32,
     /// Number of this opening; the opening is over when the medium's number has moved on.
     generation: u64,
     /// Held by the operation that has the turn at the running transaction.
@@ -149,6 +151,12 @@ impl MemOsd {
         MemOsd::open(rt, Arc::new(RwLock::new(medium)), options)
     }
 
+    /// A disk with an elevator takes so many times longer from now on than its model says.
+    pub fn set_slower(&self, times: u32) {
+        assert!(self.inner.options.model.elevator && times > 0, "a disk without an elevator, or {times} times slower");
+        self.inner.slower.store(times, Ordering::Relaxed);
+    }
+
     /// Ends the current opening of the medium, if any, as `crash` says. Its operations fail with [`OsdError::Closed`]
     /// from now on; its commit callbacks are dropped.
     pub fn crash(&self, crash: Crash) {
@@ -178,6 +186,7 @@ impl MemOsd {
             rt: rt.clone(),
             disk: Mutex::new(model::Disk::new(options.model)),
             elevator: Mutex::default(),
+            slower: AtomicU32::new(1),
             options,
             medium,
             generation,
@@ -463,7 +472,7 @@ impl Inner {
         loop {
             let next = self.elevator.lock().start(&self.options.model);
             let Some((takes, caller)) = next else { return };
-            self.rt.sleep(takes).await;
+            self.rt.sleep(takes * self.slower.load(Ordering::Relaxed)).await;
             let _ = caller.send(());
         }
     }

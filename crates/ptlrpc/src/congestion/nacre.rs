@@ -4,7 +4,10 @@
 //! each has a *turn*: as many bytes as the device needs in sequence to be about as fast as it can be. The turn is found by trying:
 //! twice as long as long as that makes the target faster, half as long as long as that costs nothing. Requests wait in the scheduler
 //! by turns ([`crate::nrs`]), so that a client's window is one sequence for the device, and a request waits for one window of
-//! everybody else.
+//! everybody else. A few clients get more than that: as long as all together wait for little, each keeps the device and the network busy.
+//!
+//! The device itself gets no more requests at once than it needs: they come in sequence already, and each one more there is one that a small
+//! request has to wait for, whatever the scheduler says.
 //!
 //! The controller does not look at what a client says it wants. A client that wants less leaves part of its window unused, which costs
 //! nobody anything.
@@ -24,6 +27,13 @@ const TURN_MIN: u64 = 1 << 20;
 const TURN_MAX: u64 = 64 << 20;
 /// The first: what most clients have under way today.
 const TURN_FIRST: u64 = 16 << 20;
+/// Without a bound, few clients share at least this much: what Lustre's defaults allow one client, 8 requests of 4 MiB. It keeps device,
+/// network and checksums busy at once, which short turns of a single client would not.
+const TOGETHER_MIN: u64 = 32 << 20;
+/// The device always has so many bytes to do, or so much as it does in this time, and never fewer requests than these.
+const AT_DEVICE_MIN: u64 = 16 << 20;
+const AT_DEVICE_TIME: Duration = Duration::from_millis(100);
+const AT_DEVICE_REQUESTS_MIN: f64 = 8.0;
 /// A turn twice as long is worth its latency if the target is faster by so many hundredths.
 const WORTH_PERCENT: f64 = 3.0;
 /// The shortest trial of a turn.
@@ -37,6 +47,8 @@ const SETTLED_TRIALS: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct Nacre {
     turn: u64,
+    /// The turn before: requests of such windows are still waiting when a trial begins.
+    turn_before: u64,
     search: Search,
     trial: Trial,
 }
@@ -48,7 +60,7 @@ enum Search {
     Begin,
     /// The present turn is twice the best so far.
     Longer { best: u64, rate: f64, has_climbed: bool },
-    /// The present turn is half the best so far.
+    /// The present turn is half the best so far. The rate is that of the fastest turn: many small losses must not add up.
     Shorter { best: u64, rate: f64 },
     /// The turn stays for so many trials.
     Settled { trials: u32 },
@@ -69,8 +81,24 @@ struct Trial {
 
 impl Default for Nacre {
     fn default() -> Nacre {
-        Nacre { turn: TURN_FIRST, search: Search::Begin, trial: Trial::default() }
+        Nacre { turn: TURN_FIRST, turn_before: TURN_FIRST, search: Search::Begin, trial: Trial::default() }
     }
+}
+
+/// The window of one of so many clients, where no bound is stated.
+fn window_of(turn: u64, clients: u64) -> u64 {
+    turn.max(TOGETHER_MIN / clients)
+}
+
+/// How many requests are to run at once; none before enough is known. Where requests spend most of their time elsewhere, as while their data
+/// comes over a long way, so many more of them run.
+pub(super) fn at_once(load: &Load) -> Option<u32> {
+    let rate = &load.rate;
+    let (requests, cost, at_device) = (rate.per_second?, rate.cost_per_second?, rate.at_device?);
+    let bytes = (cost * AT_DEVICE_TIME.as_secs_f64()).max(AT_DEVICE_MIN as f64);
+    let of_one = (cost / requests.max(1e-9)).max(COST_MIN as f64);
+    let at_once = (bytes / of_one).max(AT_DEVICE_REQUESTS_MIN) / at_device.max(1e-3);
+    Some(at_once.ceil().min(f64::from(u32::MAX - 1)) as u32)
 }
 
 impl Nacre {
@@ -84,7 +112,7 @@ impl Nacre {
                 let all = rate * bound.as_secs_f64() * f64::from(SHARED_PERCENT) / 100.0;
                 (all as u64 / clients).min(TURN_MAX)
             }
-            (None, _) => self.turn,
+            (None, _) => window_of(self.turn, clients),
         };
         // A window admits one request of any size.
         let bytes = share.max(COST_MIN);
@@ -101,7 +129,9 @@ impl Nacre {
         let (finished, busy, clients) = (load.rate.all_finished, load.rate.all_busy, load.active.len());
         let begun = *self.trial.begun.get_or_insert(now);
         let Some(rate) = load.rate.cost_per_second else { return };
-        let round = (self.turn * clients as u64) as f64 / rate.max(1.0);
+        let clients_now = clients as u64;
+        let longer = window_of(self.turn.max(self.turn_before), clients_now.max(1));
+        let round = (longer * clients_now) as f64 / rate.max(1.0);
         let half = TRIAL.max(Duration::from_secs_f64((TRIAL_ROUNDS * round).min(1e6))) / 2;
         if now.since(begun) < half {
             return;
@@ -115,6 +145,7 @@ impl Nacre {
             return;
         }
         let rate = (finished - before.finished) as f64 / was_busy.as_secs_f64();
+        self.turn_before = self.turn;
         self.decide(rate);
         self.trial.is_steady = false;
     }
@@ -140,7 +171,7 @@ impl Nacre {
             Search::Longer { best, has_climbed: true, .. } => settled(best),
             Search::Longer { best, rate, .. } => shorter(best, rate),
             Search::Shorter { best, rate } if is_worth(rate, measured) => settled(best),
-            Search::Shorter { .. } => shorter(turn, measured),
+            Search::Shorter { rate, .. } => shorter(turn, measured.max(rate)),
             Search::Settled { trials: 0 } => longer(turn, measured, false),
             Search::Settled { trials } => (turn, Search::Settled { trials: trials - 1 }),
         };
@@ -177,6 +208,44 @@ mod tests {
         assert_eq!(search(0.1, 190e6).0, 64, "a seek of 100 ms");
         assert_eq!(search(0.0, 3e9).0, 1, "flash");
         assert!(search(0.0, 3e9).1 < 8);
+    }
+
+    #[test]
+    fn a_turn_does_not_become_shorter_by_many_small_losses() {
+        let mut nacre = Nacre { turn: 32 * MIB, search: Search::Settled { trials: 0 }, ..Nacre::default() };
+        // Each half is 2 % slower; of 4 % it would be too much.
+        while !matches!(nacre.search, Search::Settled { trials: 1.. }) {
+            nacre.decide(1e8 * 0.98f64.powf(6.0 - (nacre.turn as f64 / MIB as f64).log2()));
+        }
+        assert_eq!(nacre.turn, 16 * MIB);
+    }
+
+    #[test]
+    fn few_clients_have_more_than_a_turn() {
+        let nacre = Nacre { turn: MIB, ..Nacre::default() };
+        let granted = |clients: u64| {
+            let mut load = Load::default();
+            (0..clients).for_each(|client| load.handle_arrival(client, Credits::default(), Time::ZERO));
+            nacre.grant(&load, None).bytes / MIB
+        };
+        assert_eq!([1, 2, 8, 32, 1000].map(granted), [32, 16, 4, 1, 1]);
+    }
+
+    #[test]
+    fn the_device_has_what_it_needs_at_once() {
+        let most = |rate: u64, bytes: u64, share: f64| {
+            let mut load = Load::default();
+            load.rate.per_second = Some(rate as f64 / bytes as f64);
+            load.rate.cost_per_second = Some(rate as f64);
+            load.rate.at_device = Some(share);
+            at_once(&load).unwrap()
+        };
+        assert_eq!(most(180 * MIB, MIB, 1.0), 18, "a disk");
+        assert_eq!(most(60 * MIB, MIB, 1.0), 16, "a slow one");
+        assert_eq!(most(60 * MIB, 4 * MIB, 1.0), 8, "few requests, but so many");
+        assert_eq!(most(2000 * MIB, MIB, 0.5), 400, "flash, and as much time on the network");
+        assert_eq!(most(60 * MIB, MIB, 0.01), 1600, "a network that is far slower than the disk");
+        assert_eq!(at_once(&Load::default()), None);
     }
 
     #[test]

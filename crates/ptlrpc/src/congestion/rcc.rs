@@ -97,7 +97,8 @@ mod tests {
         fn answer(&mut self, now: Time) -> Duration {
             let (client, arrived) = self.queue.pop_front().expect("clients always want more");
             let took = now.since(arrived);
-            let answered = Answered { export: client as u64, wanted: WANTED, bytes: 1 << 20, took };
+            let answered =
+                Answered { export: client as u64, wanted: WANTED, bytes: 1 << 20, took, ..Answered::NOTHING };
             self.windows[client] = self.congestion.handle_answer(answered, now).rpcs;
             self.in_flight[client] -= 1;
             self.send(client, now);

@@ -4,6 +4,11 @@
 //! its place within the batch. A batch is some requests of one owner, as many as the policy's quantum allows: of one client (`crrn`,
 //! `turns`), of one object (`orr`), or of the target (`trr`, `fifo`). The next batch of the same owner belongs to the next round, so
 //! that every owner has one batch in each round.
+//!
+//! Under `turns`, a client with nothing waiting goes before all others of the round, until it has had in this round a quarter of what the
+//! owners of the round before had on average. So a program that writes little now and then does not wait for those that always have more;
+//! and nobody gets more than a fair share by sending little at a time. All of a share would be too much: a client whose window has
+//! just run would run what comes after it one by one, and its next turn would be no sequence.
 
 use super::classified::{Classified, Place};
 use super::policy::{Batches, Policy};
@@ -13,12 +18,24 @@ use std::collections::BTreeMap;
 /// Requests in the order in which they will run.
 pub(super) struct Waiting<T> {
     order: Batches,
-    requests: BTreeMap<Key, (Owner, T)>,
+    requests: BTreeMap<Key, Request<T>>,
     owners: FxHashMap<Owner, Batch>,
     /// Round of the request that ran last.
     round: u64,
+    /// What has run in it, and of how many owners.
+    served: u64,
+    served_owners: u64,
+    /// A quarter of what an owner had in the round before, on average.
+    share: u64,
     next_batch: u64,
     next_arrival: u64,
+}
+
+/// A request, whose it is, and what it counts.
+struct Request<T> {
+    owner: Owner,
+    cost: u64,
+    request: T,
 }
 
 /// Where a request is in the order.
@@ -48,19 +65,25 @@ struct Batch {
     left: u64,
     /// Requests of all batches of the owner that wait.
     waiting: usize,
+    /// The round in which the owner's latest request ran, and what it has had in it.
+    had_in: u64,
+    had: u64,
 }
 
 /// Batches that run before the others of their round: those of clients that had nothing waiting.
 const FIRST: u64 = 0;
 /// What a request counts at least, in bytes, where batches are limited by bytes.
 const BYTES_MIN: u64 = 64 << 10;
+/// The least share.
+const SHARE_MIN: u64 = 4 * BYTES_MIN;
 /// Owners without requests are forgotten when there are so many more than those with requests.
 const IDLE_OWNERS_MAX: usize = 1024;
 
 impl<T: Classified> Waiting<T> {
     pub(super) fn new(order: Batches) -> Waiting<T> {
         let (requests, owners) = Default::default();
-        Waiting { order, requests, owners, round: 0, next_batch: FIRST + 1, next_arrival: 0 }
+        let (round, served, served_owners, share) = (0, 0, 0, SHARE_MIN);
+        Waiting { order, requests, owners, round, served, served_owners, share, next_batch: FIRST + 1, next_arrival: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -77,7 +100,7 @@ impl<T: Classified> Waiting<T> {
     /// All requests, in the order in which they came.
     pub(super) fn drain(&mut self) -> Vec<T> {
         let mut waiting: Vec<(Key, T)> =
-            std::mem::take(&mut self.requests).into_iter().map(|(key, (_, request))| (key, request)).collect();
+            std::mem::take(&mut self.requests).into_iter().map(|(key, waits)| (key, waits.request)).collect();
         waiting.sort_by_key(|(key, _)| key.arrival);
         waiting.into_iter().map(|(_, request)| request).collect()
     }
@@ -89,7 +112,7 @@ impl<T: Classified> Waiting<T> {
         let place = place.filter(|place| self.order.is_by_place(place.is_read));
         let (owner, cost) = self.owner_of(&request, place);
         let key = self.key(owner, cost, place);
-        let before = self.requests.insert(key, (owner, request));
+        let before = self.requests.insert(key, Request { owner, cost, request });
         assert!(before.is_none(), "two requests at {key:?}");
     }
 
@@ -113,11 +136,18 @@ impl<T: Classified> Waiting<T> {
             let number = self.next_batch;
             self.next_batch += 1;
             let waiting = known.map_or(0, |batch| batch.waiting);
+            let (had_in, had) = known.map_or((round, 0), |batch| (batch.had_in, batch.had));
             // Each round has one batch of an owner.
             let next = known.map_or(round, |batch| round.max(batch.round + 1));
-            // Who seldom sends anything does not wait for those who always do; it cannot be first twice in a round.
-            let is_first = self.order.policy == Policy::Turns && waiting == 0 && next == round;
-            Batch { round: next, number: if is_first { FIRST } else { number }, left: quantum, waiting }
+            let may_be_first = self.order.policy == Policy::Turns && waiting == 0;
+            let rest = self.share.saturating_sub(if had_in == round { had } else { 0 });
+            if may_be_first && next == round {
+                Batch { round, number: FIRST, left: quantum, waiting, had_in, had }
+            } else if may_be_first && cost <= rest {
+                Batch { round, number: FIRST, left: rest, waiting, had_in, had }
+            } else {
+                Batch { round: next, number, left: quantum, waiting, had_in, had }
+            }
         });
         batch.left = batch.left.saturating_sub(cost);
         batch.waiting += 1;
@@ -129,19 +159,26 @@ impl<T: Classified> Waiting<T> {
 
     /// Takes the request whose turn it is.
     pub(super) fn pop(&mut self) -> Option<T> {
-        let (key, (owner, request)) = self.requests.pop_first()?;
+        let (key, Request { owner, cost, request }) = self.requests.pop_first()?;
         assert!(key.round >= self.round, "round {} after round {}", key.round, self.round);
+        if key.round > self.round {
+            self.share = (self.served / self.served_owners.max(1) / 4).max(SHARE_MIN);
+            (self.round, self.served, self.served_owners) = (key.round, 0, 0);
+            self.forget_idle();
+        }
         let batch = self.owners.get_mut(&owner);
         let batch = batch.unwrap_or_else(|| panic!("{owner:?} has a request, and no batch"));
         batch.waiting -= 1;
+        if batch.had_in != key.round || batch.had == 0 {
+            (batch.had_in, batch.had) = (key.round, 0);
+            self.served_owners += 1;
+        }
+        batch.had += cost;
+        self.served += cost;
         if self.order.policy == Policy::Turns && batch.round == key.round {
             // What comes from now on waits for the next turn: otherwise a client whose requests follow one another would have the
             // device for longer than what it had waiting, and the others would wait for it.
             batch.left = 0;
-        }
-        if key.round > self.round {
-            self.round = key.round;
-            self.forget_idle();
         }
         Some(request)
     }
@@ -193,8 +230,12 @@ mod tests {
     }
 
     fn of(policy: Policy) -> Waiting<Write> {
+        with_turn(policy, 3)
+    }
+
+    fn with_turn(policy: Policy, turn_mib: u32) -> Waiting<Write> {
         let (orr_ordered, trr_ordered) = (Ordered::ReadsAndWrites, Ordered::ReadsAndWrites);
-        let quanta = Quanta { crrn: 2, orr: 3, trr: 4, turn_mib: 3, orr_ordered, trr_ordered };
+        let quanta = Quanta { crrn: 2, orr: 3, trr: 4, turn_mib, orr_ordered, trr_ordered };
         Waiting::new(Order::of(policy, quanta).batches())
     }
 
@@ -238,19 +279,24 @@ mod tests {
 
     #[test]
     fn a_client_that_had_nothing_waiting_goes_before_those_who_always_do() {
-        let mut waiting = of(Policy::Turns);
+        let mut waiting = with_turn(Policy::Turns, 12);
         for client in 1..=3 {
-            (0..9).for_each(|n| waiting.push(Write(client, client, n)));
+            (0..30).for_each(|n| waiting.push(Write(client, client, n)));
         }
-        let first_round = (0..9).map(|_| waiting.pop().unwrap().0).filter(|client| *client == 3).count();
-        assert_eq!((first_round, waiting.pop()), (3, Some(Write(1, 1, 3))));
+        let first_round = (0..36).map(|_| waiting.pop().unwrap().0).filter(|client| *client == 3).count();
+        assert_eq!((first_round, waiting.pop()), (12, Some(Write(1, 1, 12))));
         waiting.push(Write(9, 9, 0));
         assert_eq!(waiting.pop(), Some(Write(9, 9, 0)));
-        waiting.push(Write(9, 9, 1));
-        assert_eq!(waiting.pop(), Some(Write(1, 1, 4)), "once in a round");
+        // Until it has had a quarter of what each of the others had in the round before: 3 MiB.
+        for n in 1..3 {
+            waiting.push(Write(9, 9, n));
+            assert_eq!(waiting.pop(), Some(Write(9, 9, n)));
+        }
+        waiting.push(Write(9, 9, 3));
+        assert_eq!(waiting.pop(), Some(Write(1, 1, 13)));
         let rest = order(&mut waiting);
         let place = |of: (u32, u64)| rest.iter().position(|one| *one == of).unwrap();
-        assert!(place((3, 5)) < place((9, 1)), "{rest:?}");
+        assert!(place((3, 23)) < place((9, 3)), "{rest:?}");
     }
 
     #[test]

@@ -47,6 +47,7 @@ fn modify_slots_bound_what_is_in_flight() {
 fn rpcs_in_flight_are_bounded_by_the_parameter() {
     run(1, 60, |rt| async move {
         let w = World::new(&rt);
+        w.server.served.congestion_control().set_controller(Controller::Fixed(0));
         let import = w.import();
         all(many(&rt, 100, |_| write_task(&rt, &import, false))).await;
         assert_eq!((w.server.target.executed(), w.server.target.running_max()), (100, 8));

@@ -5,7 +5,7 @@ use crate::failure::{Context, Outcome};
 use crate::process::Program;
 use crate::sys;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// A loop device. It detaches itself when nobody has it open or mounted any more.
@@ -21,6 +21,12 @@ impl Disk {
         let backing = File::options().read(true).write(true).open(file)?;
         let (device, path) = sys::attach_loop(&backing).context("attaching a loop device")?;
         Ok(Disk { device, path })
+    }
+
+    /// Its device numbers, as `MAJOR:MINOR`.
+    pub(crate) fn number(&self) -> Outcome<String> {
+        let number = self.device.metadata()?.rdev();
+        Ok(format!("{}:{}", libc::major(number), libc::minor(number)))
     }
 
     /// Makes an ext4, with a small journal that comes around often.

@@ -1,0 +1,158 @@
+//! `nacre bench writers`: one process with many clients, each of which always has writes of 1 MiB waiting, to a file of its own and around
+//! the cache, until it is told to stop. For the servers they are as separate as mounts of many hosts. It measures nothing itself: what
+//! servers show meanwhile is the result (`nacre-e2e congestion`).
+//!
+//! It prints `ready NID` when all clients write, and from then on each second a line of JSON. At the end it reads back what was written
+//! last.
+
+use crate::instance::{Instance, O_CREAT, O_DIRECT, O_EXCL, O_RDWR, root, said};
+use crate::sizes;
+use bytes::Bytes;
+use clap::Args;
+use nacre_base::{Fid, Payload};
+use nacre_client::{MountSource, OpenFile};
+use nacre_process::daemon;
+use serde::Serialize;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// Arguments of `nacre bench writers`.
+#[derive(Args, Debug)]
+pub(crate) struct Writers {
+    /// The running file system: MGSNID[,NID]:/FSNAME
+    source: MountSource,
+    /// Clients
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    clients: u32,
+    /// Writes that each client has under way, or waiting for its window
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    at_once: u32,
+    /// Bytes of each client's file; its writes begin again at the end
+    #[arg(long, default_value = "64M", value_parser = sizes::parse_size)]
+    size: u64,
+    /// Address of the clients
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    address: IpAddr,
+}
+
+/// A line of the output.
+#[derive(Serialize, Debug)]
+struct Line {
+    /// Bytes that all clients have written since they began.
+    written: u64,
+    /// The same of the client that has written least, and of the one that has written most.
+    least: u64,
+    most: u64,
+    /// Writes that failed.
+    failed: u64,
+}
+
+/// Bytes of a write, and of a request.
+const RECORD: usize = 1 << 20;
+
+/// A client's work.
+struct Writer {
+    instance: Instance,
+    file: Arc<OpenFile>,
+    written: AtomicU64,
+    failed: AtomicU64,
+}
+
+pub(crate) fn run(args: &Writers) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| e.to_string())?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: &Writers) -> Result<(), String> {
+    let mut writers = Vec::new();
+    for (n, instance) in
+        Instance::mount_all(&args.source, args.address, args.clients as usize).await?.into_iter().enumerate()
+    {
+        let name = format!("writer-{}-{n}", std::process::id());
+        let flags = O_CREAT | O_EXCL | O_RDWR | O_DIRECT;
+        let made = instance.client.create(&root(), Fid::ROOT, name.as_bytes(), flags, 0o600, 0, None).await;
+        let (_, file) = made.map_err(said(&name))?;
+        writers.push(Arc::new(Writer { instance, file, written: AtomicU64::new(0), failed: AtomicU64::new(0) }));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for writer in &writers {
+        for first in 0..u64::from(args.at_once) {
+            tasks.spawn(write(writer.clone(), first, args.at_once.into(), args.size, stop.clone()));
+        }
+    }
+    daemon::say_ready(args.clients);
+    let mut end = std::pin::pin!(daemon::stop_signal());
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            () = &mut end => break,
+            _ = ticks.tick() => print(&writers)?,
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    while let Some(done) = tasks.join_next().await {
+        done.map_err(|e| e.to_string())?;
+    }
+    let mut checked = Ok(());
+    for writer in &writers {
+        checked = checked.and(verify(writer, args.size).await);
+    }
+    print(&writers)?;
+    for writer in writers {
+        if let Some(writer) = Arc::into_inner(writer) {
+            writer.instance.unmount().await;
+        }
+    }
+    checked
+}
+
+/// Content of a record: its place in the file, over and over.
+fn content(at: u64) -> Bytes {
+    at.to_le_bytes().repeat(RECORD / 8).into()
+}
+
+/// Writes every `step`th record of a client's file, one after the other.
+async fn write(writer: Arc<Writer>, first: u64, step: u64, size: u64, stop: Arc<AtomicBool>) {
+    let records = (size / RECORD as u64).max(1);
+    let mut record = first;
+    while !stop.load(Ordering::Relaxed) {
+        let at = record % records * RECORD as u64;
+        match writer.instance.client.write(&writer.file, at, Payload::from(content(at))).await {
+            Ok(_) => writer.written.fetch_add(RECORD as u64, Ordering::Relaxed),
+            Err(error) => {
+                eprintln!("nacre bench writers: write at {at}: {error}");
+                writer.failed.fetch_add(1, Ordering::Relaxed)
+            }
+        };
+        record += step;
+    }
+}
+
+/// Makes a client's file durable, and reads it back.
+async fn verify(writer: &Writer, size: u64) -> Result<(), String> {
+    let client = &writer.instance.client;
+    client.fsync(&writer.file, true).await.map_err(said("fsync"))?;
+    for at in (0..size.min(writer.written.load(Ordering::Relaxed))).step_by(RECORD) {
+        let data = client.read(&writer.file, at, RECORD).await.map_err(said("read"))?;
+        let data = data.to_bytes();
+        // A record that no write has come to is a hole, or beyond the end.
+        let is_hole = data.iter().all(|byte| *byte == 0);
+        if !is_hole && data != content(at) {
+            return Err(format!("what was written at {at} is not there"));
+        }
+    }
+    Ok(())
+}
+
+fn print(writers: &[Arc<Writer>]) -> Result<(), String> {
+    let sum = |of: fn(&Writer) -> &AtomicU64| writers.iter().map(|w| of(w).load(Ordering::Relaxed)).sum();
+    let each = || writers.iter().map(|w| w.written.load(Ordering::Relaxed));
+    let (least, most) = (each().min().unwrap_or(0), each().max().unwrap_or(0));
+    let line = Line { written: sum(|w| &w.written), least, most, failed: sum(|w| &w.failed) };
+    println!("{}", serde_json::to_string(&line).map_err(|e| e.to_string())?);
+    Ok(())
+}
