@@ -89,6 +89,7 @@ async fn serve(args: &Writers) -> Result<(), String> {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     loop {
         tokio::select! {
+            biased;
             () = &mut end => break,
             _ = ticks.tick() => print(&writers)?,
         }

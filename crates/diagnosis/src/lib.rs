@@ -7,6 +7,7 @@
 //! [`picture`] is what was read at a moment, [`report`] the difference of two moments, [`rules`] what follows from it.
 
 pub mod json;
+mod numbers;
 pub mod picture;
 pub mod report;
 pub mod rules;
@@ -44,12 +45,6 @@ impl Watch {
     /// Compares the latest picture with one from before the span; none before there are two pictures.
     pub fn report(&self) -> Option<Report> {
         let (first, last) = (self.pictures.front()?, self.pictures.back()?);
-        (first.time < last.time).then(|| Report::of(self.pictures.iter()))
+        (first.time < last.time).then(|| rules::report(self.pictures.iter()))
     }
-}
-
-/// The middle one of some numbers; 0 of none.
-fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied().unwrap_or_default()
 }

@@ -1,7 +1,6 @@
 //! Compares two pictures, and describes the difference for people and programs.
 
 use crate::picture::{Client, Holder, Link, Picture, Process, Target, Use};
-use crate::rules;
 use nacre_base::Part;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -70,13 +69,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// The difference of two pictures.
-    pub fn between(first: &Picture, last: &Picture) -> Report {
-        Report::of([first, last].into_iter())
-    }
-
-    /// The difference of the first and the last of some pictures. Panics if there are none.
-    pub fn of<'a>(pictures: impl Iterator<Item = &'a Picture> + Clone) -> Report {
+    /// The difference of the first and the last of some pictures, without findings. Panics if there are none.
+    pub(crate) fn of<'a>(pictures: impl Iterator<Item = &'a Picture> + Clone) -> Report {
         let mut all = pictures.clone();
         let first = all.next().expect("a report is about pictures");
         let last = all.last().unwrap_or(first);
@@ -114,10 +108,7 @@ impl Report {
         }
         let gone = first.targets.keys().filter(|name| !last.targets.contains_key(*name)).cloned().collect();
         let (now, findings) = (last.clone(), Vec::new());
-        let mut report =
-            Report { time: last.time, span, now, targets, callbacks, links, directories, routers, gone, findings };
-        report.findings = rules::findings(&report);
-        report
+        Report { time: last.time, span, now, targets, callbacks, links, directories, routers, gone, findings }
     }
 
     /// The worst finding, or that there is none.

@@ -10,7 +10,7 @@ mod locks;
 mod network;
 mod storage;
 
-use crate::picture::{Target, Use};
+use crate::picture::{Picture, Target, Use};
 use crate::report::{Finding, OfTarget, Report};
 use nacre_base::Part;
 use std::collections::BTreeMap;
@@ -27,8 +27,15 @@ const CROWD: f64 = 16.0;
 const SLOWER: f64 = 3.0;
 /// Waits shorter than this are not worth a sentence, in ms for each request.
 const WAIT_MIN_MS: f64 = 5.0;
+/// The difference of the first and the last of some pictures, with what follows from it. Panics if there are none.
+pub(crate) fn report<'a>(pictures: impl Iterator<Item = &'a Picture> + Clone) -> Report {
+    let mut report = Report::of(pictures);
+    report.findings = findings(&report);
+    report
+}
+
 /// All findings, the worst first.
-pub(crate) fn findings(report: &Report) -> Vec<Finding> {
+fn findings(report: &Report) -> Vec<Finding> {
     let mut all: Vec<Finding> = Vec::new();
     for (name, now) in &report.now.targets {
         let Some(of) = report.targets.get(name) else { continue };

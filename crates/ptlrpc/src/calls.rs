@@ -149,8 +149,10 @@ pub(crate) struct Calls {
     /// Xid of the latest call.
     last_started: u64,
     slots: ModifySlots,
-    /// Of calls that name a lock of this client, and of lockless ones.
-    gates: [Gate; 2],
+    /// Of calls that name a lock of this client.
+    gate: Gate,
+    /// Of lockless calls; made for the first one, because most imports have none.
+    lockless_gate: Option<Box<Gate>>,
     /// Calls that wait for a modify slot. A call that fails while it waits stays here until its turn.
     for_slot: VecDeque<u64>,
     pub(crate) flights: AllFlights,
@@ -215,7 +217,8 @@ impl Calls {
             by_lane: [const { SortedMap::new() }; Lane::ALL.len()],
             last_started: 0,
             slots: ModifySlots::new(1),
-            gates: [Gate::NEW; 2],
+            gate: Gate::NEW,
+            lockless_gate: None,
             for_slot: VecDeque::new(),
             flights: AllFlights::new(),
         }
@@ -451,21 +454,20 @@ impl Calls {
         }
         if call.phase == Phase::Queued {
             self.for_slot.retain(|x| *x != xid);
-            self.gates[usize::from(call.spec.lockless)].waiting.retain(|x| *x != xid);
+            self.gate_of(call.spec.lockless).waiting.retain(|x| *x != xid);
         }
         if call.tag != Tag(0) {
             self.slots.give(call.tag);
             self.fill_slots();
         }
         if let Some(bytes) = call.room {
-            let gate = usize::from(call.spec.lockless);
-            self.gates[gate].window.give(bytes);
-            self.fill_window(gate);
+            self.gate_of(call.spec.lockless).window.give(bytes);
+            self.fill_window(call.spec.lockless);
         }
         if self.calls.is_empty() {
             assert_eq!(self.slots.taken(), 0, "no call is left, and modify slots are taken");
-            let in_flight = self.gates.each_ref().map(|gate| gate.window.in_flight());
-            assert_eq!(in_flight, [Credits::default(); 2], "no call is left, and windows are in use");
+            let is_unused = self.gates().all(|(_, gate)| gate.window.in_flight() == Credits::default());
+            assert!(is_unused, "no call is left, and windows are in use");
             self.flights.assert_none();
         }
     }
@@ -479,8 +481,10 @@ impl Calls {
             let room = &mut rooms[usize::from(lockless)];
             *room = Credits { rpcs: room.rpcs + 1, bytes: room.bytes + bytes };
         }
-        let in_flight = self.gates.each_ref().map(|gate| gate.window.in_flight());
-        assert_eq!(rooms, in_flight, "what calls have of the windows, and what these have given");
+        for (lockless, gate) in self.gates() {
+            let room = rooms[usize::from(lockless)];
+            assert_eq!(room, gate.window.in_flight(), "what calls have of the window, and what it has given");
+        }
         let queued = self.calls.values().filter(|c| c.phase == Phase::Queued).count();
         let places = self.for_slot.len() + self.waiting_for_windows();
         assert!(queued <= places, "{queued} calls wait in queues, which have {places} places");
@@ -494,34 +498,57 @@ impl Calls {
 
     /// Sets the number of RPCs in flight that the administrator allows; 0 for no limit of his.
     pub(crate) fn set_window(&mut self, rpcs: u32) {
-        self.gates.iter_mut().for_each(|gate| gate.window.set_limit(rpcs));
-        [0, 1].into_iter().for_each(|gate| self.fill_window(gate));
+        self.each_window(|window| window.set_limit(rpcs));
     }
 
     /// The server granted a window.
     pub(crate) fn handle_grant(&mut self, granted: Credits) {
         if granted != self.granted() {
-            self.gates.iter_mut().for_each(|gate| gate.window.handle_grant(granted));
-            [0, 1].into_iter().for_each(|gate| self.fill_window(gate));
+            self.each_window(|window| window.handle_grant(granted));
         }
     }
 
     /// The server's latest grant.
     pub(crate) fn granted(&self) -> Credits {
-        let granted = self.gates.each_ref().map(|gate| gate.window.granted());
-        assert_eq!(granted[0], granted[1], "both windows are as large as the server granted");
-        granted[0]
+        let granted = self.gate.window.granted();
+        assert!(
+            self.gates().all(|(_, gate)| gate.window.granted() == granted),
+            "both windows are as the server granted"
+        );
+        granted
+    }
+
+    /// The gates that there are, and whether each is that of lockless calls.
+    fn gates(&self) -> impl Iterator<Item = (bool, &Gate)> {
+        std::iter::once((false, &self.gate)).chain(self.lockless_gate.as_deref().map(|gate| (true, gate)))
+    }
+
+    fn gate_of(&mut self, lockless: bool) -> &mut Gate {
+        let Calls { gate, lockless_gate, .. } = self;
+        match lockless {
+            false => gate,
+            true => lockless_gate
+                .get_or_insert_with(|| Box::new(Gate { window: gate.window.as_large(), waiting: VecDeque::new() })),
+        }
+    }
+
+    /// Changes both windows, and lets calls through for which there is room now.
+    fn each_window(&mut self, change: impl Fn(&mut Window)) {
+        change(&mut self.gate.window);
+        self.lockless_gate.iter_mut().for_each(|gate| change(&mut gate.window));
+        self.fill_window(false);
+        self.fill_window(true);
     }
 
     fn waiting_for_windows(&self) -> usize {
-        self.gates.iter().map(|gate| gate.waiting.len()).sum()
+        self.gates().map(|(_, gate)| gate.waiting.len()).sum()
     }
 
     /// RPCs and bytes that wait for the window, the one that is about to be sent, and those that its caller has to send besides.
     pub(crate) fn wanted(&self, bytes: u64, backlog: u64) -> Credits {
         let bytes_of = |xid| self.calls.get(xid).and_then(|c| c.spec.window).unwrap_or(0);
         // Of a long queue only the first bytes are added up, to keep this cheap; the count of its RPCs is exact.
-        let waiting = self.gates.iter().flat_map(|gate| gate.waiting.iter().take(64)).map(bytes_of).sum::<u64>();
+        let waiting = self.gates().flat_map(|(_, gate)| gate.waiting.iter().take(64)).map(bytes_of).sum::<u64>();
         let to_come = backlog.div_ceil(bytes.max(1)).min(Controller::RPCS_MAX.into()) as u32;
         Credits { rpcs: self.waiting_for_windows() as u32 + 1 + to_come, bytes: waiting + bytes + backlog }
     }
@@ -565,10 +592,12 @@ impl Calls {
         }
     }
 
-    fn fill_window(&mut self, gate: usize) {
-        let Gate { window, waiting } = &mut self.gates[gate];
+    fn fill_window(&mut self, lockless: bool) {
+        let Calls { gate, lockless_gate, calls, .. } = self;
+        let gate = if lockless { lockless_gate.as_deref_mut() } else { Some(gate) };
+        let Some(Gate { window, waiting }) = gate else { return };
         while let Some(xid) = waiting.front().copied() {
-            if let Some(call) = self.calls.get_mut(&xid) {
+            if let Some(call) = calls.get_mut(&xid) {
                 let bytes = call.spec.window.expect("who waits for the window needs room there");
                 if !window.take(bytes) {
                     return;
@@ -581,8 +610,12 @@ impl Calls {
 
     /// The call has its modify slot, if it needs one.
     fn enter_window(&mut self, xid: u64) {
-        let call = self.calls.get_mut(&xid).expect("only a call that is there enters the window");
-        let Gate { window, waiting } = &mut self.gates[usize::from(call.spec.lockless)];
+        let lockless = self.calls.get(&xid).is_some_and(|call| call.spec.lockless);
+        self.gate_of(lockless);
+        let Calls { gate, lockless_gate, calls, .. } = self;
+        let call = calls.get_mut(&xid).expect("only a call that is there enters the window");
+        let gate = if lockless { lockless_gate.as_deref_mut() } else { Some(gate) };
+        let Gate { window, waiting } = gate.expect("it was made just now");
         match call.spec.window {
             None => call.admit(None),
             Some(bytes) if waiting.is_empty() && window.take(bytes) => call.admit(Some(bytes)),
@@ -932,11 +965,11 @@ mod tests {
                     _ => {}
                 }
                 c.check();
-                let is_within = c.gates.iter().all(|gate| gate.window.in_flight().rpcs <= 3);
+                let is_within = c.gates().all(|(_, gate)| gate.window.in_flight().rpcs <= 3);
                 assert!(is_within && c.in_flight() <= alive.len());
             }
             assert!(c.is_empty() && c.for_slot.len() + c.waiting_for_windows() == 0, "seed {seed}");
-            assert!(c.gates.iter().all(|gate| gate.window.in_flight() == Credits::default()));
+            assert!(c.gates().all(|(_, gate)| gate.window.in_flight() == Credits::default()));
             assert_eq!([c.slots.take(), c.slots.take()], [Some(Tag(1)), Some(Tag(2))]);
         }
     }

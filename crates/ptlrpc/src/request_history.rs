@@ -197,8 +197,9 @@ impl OfServices {
 #[derive(Debug)]
 pub(crate) struct Noted {
     histories: Arc<RequestHistories>,
-    place: usize,
     number: u64,
+    /// One byte, because a request that waits for news keeps it.
+    place: u8,
     has_ended: AtomicBool,
 }
 
@@ -207,11 +208,12 @@ impl Noted {
     pub(crate) fn new(histories: &Arc<RequestHistories>, request: PastRequest) -> Option<Noted> {
         let place = histories.place_of(request.opcode)?;
         let number = histories.0[place].1.lock().handle_arrival(request);
-        Some(Noted { histories: histories.clone(), place, number, has_ended: AtomicBool::new(false) })
+        let place = u8::try_from(place).expect("a service has a handful of histories");
+        Some(Noted { histories: histories.clone(), number, place, has_ended: AtomicBool::new(false) })
     }
 
     fn history(&self) -> &Mutex<RequestHistory> {
-        &self.histories.0[self.place].1
+        &self.histories.0[usize::from(self.place)].1
     }
 
     pub(crate) fn start(&self) {

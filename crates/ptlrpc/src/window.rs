@@ -56,6 +56,11 @@ impl Window {
         Window { limit: None, granted: none, in_flight: none, taken: total, given: total }
     };
 
+    /// Another window with this one's limits, and nothing in flight.
+    pub(crate) fn as_large(&self) -> Window {
+        Window { limit: self.limit, granted: self.granted, ..Window::NEW }
+    }
+
     #[cfg(test)]
     fn limited(limit: u32) -> Window {
         Window { limit: NonZeroU32::new(limit), ..Window::NEW }

@@ -1,7 +1,7 @@
 //! Rules about clients that wait in themselves.
 
 use super::{REQUESTS_MIN, SHARE_MIN, SLOWER, Seen, WAIT_MIN_MS, device_cost};
-use crate::median;
+use crate::numbers::median;
 use crate::picture::Client;
 use crate::report::{Finding, Report};
 use nacre_base::Part;

@@ -1,7 +1,7 @@
 //! Rules about links, routers, and servers that cannot be reached.
 
 use super::{REQUESTS_MIN, SHARE_MIN, SLOWER, Seen, WAIT_MIN_MS};
-use crate::median;
+use crate::numbers::median;
 use crate::picture::{Client, Use};
 use crate::report::{Finding, Report};
 use nacre_base::Part;

@@ -1,7 +1,7 @@
 //! Rules about targets: what they say of themselves, and their storage.
 
 use super::{REQUESTS_MIN, SHARE_MIN, SLOWER, Seen, WAIT_MIN_MS, device_cost, most, work};
-use crate::median;
+use crate::numbers::median;
 use crate::picture::Target;
 use crate::report::Finding;
 use nacre_base::Part;

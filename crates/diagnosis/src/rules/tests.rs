@@ -1,7 +1,7 @@
 //! Each rule on made-up targets: the cause that it is for, and cases beside it.
 
 use crate::picture::{Holder, Link, Picture, Process, Target, Use};
-use crate::report::Report;
+use crate::rules::report;
 use nacre_base::Part;
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ fn found_with(
     let before = targets.iter().map(|t| Target { is_ost: t.is_ost, ..Target::default() }).collect();
     let first = Picture { time: 100.0, targets: named(before), processes: were, ..Picture::default() };
     let last = Picture { time: 105.0, targets: named(targets), processes: are, ..Picture::default() };
-    let report = Report::between(&first, &last);
+    let report = report([&first, &last].into_iter());
     report.findings.iter().map(|f| (f.kind, f.who.clone())).collect()
 }
 
@@ -212,7 +212,7 @@ fn targets_and_routers_that_do_not_answer_are_named() {
     last.unread.insert("10.0.0.9:9464".to_owned(), "connection refused".to_owned());
     let dead_routers = vec!["5@tcp".to_owned()];
     last.processes.insert("1@tcp".to_owned(), Process { dead_routers, ..Process::default() });
-    let report = Report::between(&first, &last);
+    let report = report([&first, &last].into_iter());
     let found: Vec<_> = report.findings.iter().map(|f| (f.kind, f.who.as_str())).collect();
     let away = |who| ("unreachable", who);
     assert_eq!(found, [away("10.0.0.9:9464"), away("a-OST0001"), away("a-OST0002"), ("router-down", "5@tcp")]);
@@ -225,5 +225,5 @@ fn a_target_that_was_restarted_is_looked_at_anew() {
     let before = Target { instance: 1.0, is_ost: true, ..Target::default() };
     let picture =
         |time, target| Picture { time, targets: [("a-OST0000".to_owned(), target)].into(), ..Picture::default() };
-    assert!(Report::between(&picture(100.0, before), &picture(105.0, now)).findings.is_empty());
+    assert!(report([&picture(100.0, before), &picture(105.0, now)].into_iter()).findings.is_empty());
 }

@@ -144,6 +144,7 @@ fn nacre_holds_its_bound() {
 fn policies_are_shown_and_set_as_in_lustre_while_clients_write() {
     run(|rt| async move {
         let cluster = Cluster::with_disk(&rt, DISK).await;
+        set(&cluster, "congestion_control", "fix:0");
         for number in 0..CLIENTS {
             start_client(&cluster, 100 + number).await;
         }

@@ -5,10 +5,9 @@
 //! `turns`), of one object (`orr`), or of the target (`trr`, `fifo`). The next batch of the same owner belongs to the next round, so
 //! that every owner has one batch in each round.
 //!
-//! Under `turns`, a client with nothing waiting goes before all others of the round, until it has had in this round a quarter of what the
-//! owners of the round before had on average. So a program that writes little now and then does not wait for those that always have more;
-//! and nobody gets more than a fair share by sending little at a time. All of a share would be too much: a client whose window has
-//! just run would run what comes after it one by one, and its next turn would be no sequence.
+//! Under `turns`, a client with nothing waiting goes before all others of the round as long as it had, and has, no more in a round than a
+//! quarter of what owners have on average. So a program that writes little now and then does not wait for those that always have more. These
+//! do not go first: a client whose window runs just now has nothing waiting either, and what it sends next would run one by one.
 
 use super::classified::{Classified, Place};
 use super::policy::{Batches, Policy};
@@ -65,9 +64,27 @@ struct Batch {
     left: u64,
     /// Requests of all batches of the owner that wait.
     waiting: usize,
-    /// The round in which the owner's latest request ran, and what it has had in it.
-    had_in: u64,
+    ran: Rounds,
+}
+
+/// What an owner has had.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rounds {
+    /// The round in which its latest request ran, what it has had in it, and what it had in the one before.
+    round: u64,
     had: u64,
+    before: u64,
+}
+
+impl Rounds {
+    /// What it has had in this round, and in the one before.
+    fn at(self, round: u64) -> Rounds {
+        match round - self.round {
+            0 => self,
+            1 => Rounds { round, had: 0, before: self.had },
+            _ => Rounds { round, had: 0, before: 0 },
+        }
+    }
 }
 
 /// Batches that run before the others of their round: those of clients that had nothing waiting.
@@ -136,17 +153,18 @@ impl<T: Classified> Waiting<T> {
             let number = self.next_batch;
             self.next_batch += 1;
             let waiting = known.map_or(0, |batch| batch.waiting);
-            let (had_in, had) = known.map_or((round, 0), |batch| (batch.had_in, batch.had));
+            let ran = known.map_or_else(Rounds::default, |batch| batch.ran);
             // Each round has one batch of an owner.
             let next = known.map_or(round, |batch| round.max(batch.round + 1));
             let may_be_first = self.order.policy == Policy::Turns && waiting == 0;
-            let rest = self.share.saturating_sub(if had_in == round { had } else { 0 });
+            let Rounds { had, before, .. } = ran.at(round);
+            let rest = if before <= self.share { self.share.saturating_sub(had) } else { 0 };
             if may_be_first && next == round {
-                Batch { round, number: FIRST, left: quantum, waiting, had_in, had }
+                Batch { round, number: FIRST, left: quantum, waiting, ran }
             } else if may_be_first && cost <= rest {
-                Batch { round, number: FIRST, left: rest, waiting, had_in, had }
+                Batch { round, number: FIRST, left: rest, waiting, ran }
             } else {
-                Batch { round: next, number, left: quantum, waiting, had_in, had }
+                Batch { round: next, number, left: quantum, waiting, ran }
             }
         });
         batch.left = batch.left.saturating_sub(cost);
@@ -169,11 +187,9 @@ impl<T: Classified> Waiting<T> {
         let batch = self.owners.get_mut(&owner);
         let batch = batch.unwrap_or_else(|| panic!("{owner:?} has a request, and no batch"));
         batch.waiting -= 1;
-        if batch.had_in != key.round || batch.had == 0 {
-            (batch.had_in, batch.had) = (key.round, 0);
-            self.served_owners += 1;
-        }
-        batch.had += cost;
+        batch.ran = batch.ran.at(key.round);
+        self.served_owners += u64::from(batch.ran.had == 0);
+        batch.ran.had += cost;
         self.served += cost;
         if self.order.policy == Policy::Turns && batch.round == key.round {
             // What comes from now on waits for the next turn: otherwise a client whose requests follow one another would have the
@@ -297,6 +313,20 @@ mod tests {
         let rest = order(&mut waiting);
         let place = |of: (u32, u64)| rest.iter().position(|one| *one == of).unwrap();
         assert!(place((3, 23)) < place((9, 3)), "{rest:?}");
+    }
+
+    #[test]
+    fn a_client_whose_turn_has_just_run_does_not_go_first() {
+        let mut waiting = with_turn(Policy::Turns, 12);
+        for client in 1..=3 {
+            (0..12).for_each(|n| waiting.push(Write(client, client, n)));
+        }
+        assert_eq!((0..36).filter_map(|_| waiting.pop()).count(), 36);
+        (12..14).for_each(|n| waiting.push(Write(1, 1, n)));
+        (12..24).for_each(|n| waiting.push(Write(2, 2, n)));
+        assert_eq!([waiting.pop(), waiting.pop()], [Some(Write(1, 1, 12)), Some(Write(1, 1, 13))]);
+        waiting.push(Write(1, 1, 14));
+        assert_eq!(waiting.pop(), Some(Write(2, 2, 12)));
     }
 
     #[test]
