@@ -221,7 +221,8 @@ fn any_schedule(prng: &mut nacre_base::Prng) -> Schedule {
             "start a uid={1} rate=10%; start b uid={2-3} rate=1MB realtime=1",
             "change default rate=50",
         ];
-        let rules = Rules::default().changed(*prng.pick(&rules)).unwrap();
+        let rule = prng.below(rules.len() as u64) as usize;
+        let rules = Rules::default().changed(rules[rule]).unwrap();
         let delay = Delay { least: 0, most: 1 + prng.below(3) as u32, percent: 50 };
         let classes = *prng.pick(&[Classes::Generic, Classes::Uid, Classes::Nid]);
         let policy = *prng.pick(&Policy::ALL);
