@@ -3,7 +3,6 @@
 pub(crate) mod away;
 pub(crate) mod cache;
 pub(crate) mod config;
-pub(crate) mod congestion;
 pub(crate) mod crash_points;
 pub(crate) mod culprits;
 pub(crate) mod doors;
@@ -50,7 +49,6 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(config::all());
     all.extend(routers::all());
     all.extend(networks::all());
-    all.extend(congestion::all());
     all.extend(power_cut::all());
     all.extend(progressive::all());
     all.extend(space::all());
