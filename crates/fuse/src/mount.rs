@@ -278,15 +278,20 @@ pub fn check_device() -> Result<(), FuseError> {
     if helper::is_needed() { helper::check() } else { Channel::open().map(drop) }
 }
 
-/// Checks that a file system can be mounted on `path`: a directory that answers. ENOTCONN comes from a mount whose server
-/// has died.
+/// Checks that a file system can be mounted on `path`: a directory that answers.
 pub fn check_mountpoint(path: &Path) -> Result<(), FuseError> {
-    let failed = |error: io::Error| match error.raw_os_error() {
-        Some(libc::ENOTCONN) => FuseError::DeadMountpoint(path.into()),
-        _ => FuseError::Mountpoint { path: path.into(), error },
-    };
+    let failed = |error| mountpoint_error(path, error);
     let metadata = std::fs::metadata(path).map_err(failed)?;
     if metadata.is_dir() { Ok(()) } else { Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR))) }
+}
+
+/// What it means that a mountpoint does not answer. ENOTCONN comes from a mount whose server has died, ECONNABORTED from one whose server
+/// dies while the question is on its way.
+fn mountpoint_error(path: &Path, error: io::Error) -> FuseError {
+    match error.raw_os_error() {
+        Some(libc::ENOTCONN | libc::ECONNABORTED) => FuseError::DeadMountpoint(path.into()),
+        _ => FuseError::Mountpoint { path: path.into(), error },
+    }
 }
 
 /// Mounts the session of `channel`, from which the kernel's INIT can then be read.
@@ -457,6 +462,15 @@ fn c_string(bytes: &[u8]) -> io::Result<CString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mount_whose_server_has_died_or_is_dying_is_dead() {
+        let of = |number| mountpoint_error(Path::new("/m"), io::Error::from_raw_os_error(number));
+        for number in [libc::ENOTCONN, libc::ECONNABORTED] {
+            assert!(matches!(of(number), FuseError::DeadMountpoint(_)), "{number}");
+        }
+        assert!(matches!(of(libc::EACCES), FuseError::Mountpoint { .. }));
+    }
 
     #[test]
     fn options_as_the_kernel_takes_them() {
