@@ -142,6 +142,11 @@ how long requests take there: with windows of 32 for everyone, with the publishe
 again after the OSS was killed, for N seconds of each (30). Fails if a controller does not hold its bound (4 s), or a write
 fails.";
 
+/// The path of a program, which is started from other directories, too.
+fn absolute(path: &str) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|e| format!("{path}: {e}"))
+}
+
 fn parse_congestion(args: &[String]) -> Result<congestion::Plan, String> {
     let mut plan = congestion::Plan::new(&nacre());
     let mut args = args.iter();
@@ -161,7 +166,7 @@ fn parse_congestion(args: &[String]) -> Result<congestion::Plan, String> {
             "--bound" => plan.bound = number()?,
             "--seconds" => plan.seconds = number()?,
             "--plot" => plan.plot = Some(value.into()),
-            "--nacre" => plan.nacre = value.into(),
+            "--nacre" => plan.nacre = absolute(value)?,
             other => return Err(format!("unknown argument {other}")),
         }
     }
@@ -188,7 +193,7 @@ fn parse_storm(args: &[String]) -> Result<storm::Plan, String> {
             "--rate" => plan.link_bits = u64::from(number()?) * 1_000_000,
             "--seed" => plan.seed = u64::from(number()?),
             "--limited-by" => plan.rows = storm::Row::of_kind(value)?,
-            "--nacre" => plan.nacre = value.into(),
+            "--nacre" => plan.nacre = absolute(value)?,
             other => return Err(format!("unknown argument {other}")),
         }
     }
