@@ -46,7 +46,7 @@ impl Part {
         Part::Service,
     ];
 
-    /// Those that a server knows of.
+    /// The parts that a server learns of: all but the network, which only the client can measure.
     pub const AT_SERVERS: [Part; 9] = [
         Part::Client,
         Part::Window,
@@ -171,5 +171,7 @@ mod tests {
     #[test]
     fn parts_have_the_places_of_their_order() {
         assert!(Part::ALL.iter().enumerate().all(|(at, part)| *part as usize == at));
+        let at_servers = Part::ALL.into_iter().filter(|part| *part != Part::Network);
+        assert!(at_servers.eq(Part::AT_SERVERS));
     }
 }

@@ -40,8 +40,8 @@ pub(crate) struct Top {
     /// Only this target
     #[arg(long)]
     target: Option<String>,
-    /// Show the past: what targets did in the second, or the minute, of this time, and the busiest jobs and clients of the minute: HH:MM[:SS] of today or of yesterday, UTC, or seconds since
-    /// 1970. Servers keep seconds for an hour and minutes for a day
+    /// Show the past: what targets did in the second, or the minute, of this time, and the busiest jobs and clients of the minute.
+    /// TIME is HH:MM[:SS] of today or of yesterday, UTC, or seconds since 1970. Servers keep seconds for an hour and minutes for a day
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
     /// Seconds between two looks
@@ -112,7 +112,8 @@ impl Top {
     }
 
     fn show_past(&self, watcher: &Watcher, at: &str) -> Result<(), String> {
-        let histories = watcher.histories(self.target.as_deref().unwrap_or("*"))?;
+        let (histories, unread) = watcher.histories(self.target.as_deref().unwrap_or("*"))?;
+        unread.values().for_each(|why| eprintln!("warning: {why}"));
         let now = histories.values().filter_map(|history| history["now"].as_i64()).max();
         let at = parse_time(at, now.ok_or("no server that is watched has such a target")?)?;
         let mut rows = Vec::new();

@@ -1,8 +1,9 @@
-//! Reads what the processes of this host, and servers elsewhere, show now, for `nacre top` and the dashboard. What it means is the
-//! work of `nacre_diagnosis`.
+//! Reads the values that the processes of this host, or servers elsewhere, show now, for `nacre top` and the dashboard. `nacre_diagnosis`
+//! interprets them.
 
 use crate::statistics::host;
 use nacre_diagnosis::{PATTERNS, Picture, Values, Watch};
+use nacre_process::admin::side_by_side;
 use nacre_process::metrics;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -14,7 +15,7 @@ const SAME_FOR: Duration = Duration::from_millis(900);
 /// Time between the first two pictures.
 const FIRST_SPAN: Duration = Duration::from_secs(1);
 
-/// What somebody may do who looks from a host without servers.
+/// Advice for a host without servers.
 pub(crate) const FROM_HINT: &str = "Servers on other hosts are named with --from ADDRESS:PORT,..., where ADDRESS:PORT is that of their option --metrics";
 
 /// Servers to be watched.
@@ -73,19 +74,18 @@ impl Watcher {
         if target.is_empty() || !target.chars().all(is_plain) {
             return Err(format!("{target:?} is not the name of a target"));
         }
-        let all = self.histories(target)?;
+        let (all, unread) = self.histories(target)?;
         let found = all.into_iter().next().map(|(_, value)| value);
-        found.ok_or_else(|| format!("no server that is watched has the target {target}"))
+        let why =
+            || unread.into_values().next().unwrap_or(format!("no server that is watched has the target {target}"));
+        found.ok_or_else(why)
     }
 
-    /// The histories of the targets whose names match.
-    pub(crate) fn histories(&self, pattern: &str) -> Result<Values, String> {
+    /// The histories of the targets whose names match, and the processes and servers that could not be read, with the reason.
+    pub(crate) fn histories(&self, pattern: &str) -> Result<(Values, BTreeMap<String, String>), String> {
         let patterns = ["obdfilter", "mdt"].map(|layer| format!("{layer}.{pattern}.history"));
         let (processes, unread) = self.values(&patterns.each_ref().map(String::as_str))?;
-        match unread.into_values().next() {
-            Some(why) => Err(why),
-            None => Ok(processes.into_iter().flatten().collect()),
-        }
+        Ok((processes.into_iter().flatten().collect(), unread))
     }
 
     fn read(&self) -> Result<Picture, String> {
@@ -94,23 +94,30 @@ impl Watcher {
         Ok(Picture { unread, ..Picture::new(now.as_secs_f64(), &processes) })
     }
 
-    /// The values that each process shows, and the servers that could not be read, with the reason. Fails if there is nothing to show.
+    /// The values that each process shows, and the processes and servers that could not be read, with the reason. Fails if there is nothing
+    /// to show.
     fn values(&self, patterns: &[&str]) -> Result<(Vec<Values>, BTreeMap<String, String>), String> {
-        if self.servers.from.is_empty() {
-            let processes = host::values_by_process(patterns).map_err(|why| format!("{why}. {FROM_HINT}"))?;
-            return Ok((processes, BTreeMap::new()));
-        }
-        let (mut all, mut unread) = (Vec::new(), BTreeMap::new());
-        for server in &self.servers.from {
-            match read_server(server, patterns) {
-                Ok(values) => all.push(values),
-                Err(why) => drop(unread.insert(server.clone(), why)),
-            }
-        }
+        let (all, unread) = if self.is_local() {
+            host::values_by_process(patterns).map_err(|why| format!("{why}. {FROM_HINT}"))?
+        } else {
+            self.values_by_server(patterns)
+        };
         match unread.values().next() {
             Some(why) if all.is_empty() => Err(why.clone()),
             _ => Ok((all, unread)),
         }
+    }
+
+    fn values_by_server(&self, patterns: &[&str]) -> (Vec<Values>, BTreeMap<String, String>) {
+        let (mut all, mut unread) = (Vec::new(), BTreeMap::new());
+        let outcomes = side_by_side(&self.servers.from, |server| read_server(server, patterns));
+        for (server, outcome) in self.servers.from.iter().zip(outcomes) {
+            match outcome {
+                Ok(values) => all.push(values),
+                Err(why) => drop(unread.insert(server.clone(), why)),
+            }
+        }
+        (all, unread)
     }
 }
 

@@ -17,8 +17,8 @@ pub const PARAMS: &[Declared] = &[
         JOBID_VAR,
         "procname_uid",
         "Source of the job that a program's requests are accounted to: procname_uid (command name and user), nodelocal \
-         (jobid_name), session (jobid_this_session), disable (no job), or the name of an environment variable such as SLURM_JOB_ID, whose value is the job; \
-         jobid_name is the job of a program without that variable, and of all programs if it contains %j.",
+         (jobid_name), session (jobid_this_session), disable (no job), or the name of an environment variable such as \
+         SLURM_JOB_ID, whose value is the job; jobid_name is the job of a program without that variable, and of all programs if it contains %j.",
     ),
     Declared::local(
         &[],

@@ -4,7 +4,6 @@
 use nacre_base::param::declared::{Kind, Syntax};
 use parking_lot::Mutex;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock};
 
@@ -100,8 +99,8 @@ pub struct JobRule {
     name: Template,
     /// Name of this host; empty until a door sets it.
     host: Box<str>,
-    /// Jobs of sessions, by the session's id, each with its place in the order in which they were set.
-    sessions: BTreeMap<u32, (u64, JobId)>,
+    /// Ids of sessions and their jobs, in the order in which the jobs were set.
+    sessions: Vec<(u32, JobId)>,
 }
 
 /// `jobid_var`.
@@ -116,7 +115,7 @@ enum JobSource {
     /// This variable of the program's environment; in a program without it, `jobid_name`. If `jobid_name` has the
     /// variable as `%j`, it is used in both cases.
     Environment(Arc<str>),
-    /// The job that `jobid_this_session` has set for the program's session; like a variable that programs of other sessions have not.
+    /// The job that `jobid_this_session` has set for the program's session, in place of a variable.
     Session,
 }
 
@@ -235,7 +234,7 @@ impl JobRule {
 
     /// The job that was set for a session.
     pub fn of_session(&self, session: u32) -> Option<JobId> {
-        self.sessions.get(&session).map(|(_, job)| *job)
+        self.sessions.iter().find(|(id, _)| *id == session).map(|(_, job)| *job)
     }
 
     /// True if the job of a program with this variable depends on its command name.
@@ -270,11 +269,11 @@ impl JobRule {
 /// The rule until a parameter is set, shared by all clients: a simulation has 25,000.
 static DEFAULT_RULE: LazyLock<Arc<JobRule>> = LazyLock::new(|| {
     let name = Template { text: "%e.%u".into(), parts: PROCNAME_UID.to_vec() };
-    Arc::new(JobRule { var: JobSource::ProcnameUid, name, host: Box::default(), sessions: BTreeMap::new() })
+    Arc::new(JobRule { var: JobSource::ProcnameUid, name, host: Box::default(), sessions: Vec::new() })
 });
 
-/// The parameters `jobid_var`, `jobid_name` and `jobid_this_session` of a process. All its mounts must have the same settings, because these
-/// parameters have no mount in their names. Cloning shares.
+/// The parameters `jobid_var`, `jobid_name` and `jobid_this_session` of a process. All its mounts must have the same settings, because
+/// these parameters have no mount in their names. Cloning shares.
 #[derive(Clone, Debug)]
 pub struct JobSettings(Arc<Mutex<Arc<JobRule>>>);
 
@@ -309,8 +308,8 @@ impl JobSettings {
         Ok(())
     }
 
-    /// Sets the job of a session, as `SESSION:JOB`; no job after the colon forgets it. If there are too many, the one that was set first
-    /// is forgotten. The error says what is allowed.
+    /// Sets the job of a session, as `SESSION:JOB`. Without a job after the colon, the session has none from now on. If too many sessions
+    /// have jobs, the job that was set first is forgotten. The error says what is allowed.
     pub fn set_session(&self, text: &str) -> Result<(), String> {
         let parsed = text.trim().split_once(':').and_then(|(session, job)| Some((session.parse::<u32>().ok()?, job)));
         let (session, job) = parsed.ok_or("it must be SESSION:JOB with a session's id, which lctl adds by itself")?;
@@ -319,26 +318,23 @@ impl JobSettings {
         }
         let mut rule = self.0.lock();
         let sessions = &mut Arc::make_mut(&mut rule).sessions;
-        sessions.remove(&session);
+        sessions.retain(|(id, _)| *id != session);
         if job.is_empty() {
             return Ok(());
         }
-        let in_order = || sessions.iter().map(|(session, (order, _))| (*order, *session));
-        let next = in_order().max().map_or(0, |(latest, _)| latest + 1);
-        if sessions.len() >= SESSIONS_MAX
-            && let Some((_, first)) = in_order().min()
-        {
-            sessions.remove(&first);
+        if sessions.len() == SESSIONS_MAX {
+            sessions.remove(0);
         }
-        sessions.insert(session, (next, JobId::new(job.as_bytes())));
+        sessions.push((session, JobId::new(job.as_bytes())));
         assert!(sessions.len() <= SESSIONS_MAX, "{} sessions have jobs", sessions.len());
         Ok(())
     }
 
     /// `jobid_this_session`: `SESSION:JOB` for each session that has a job.
     pub fn sessions(&self) -> String {
-        let rule = self.rule();
-        let lines = rule.sessions.iter().map(|(session, (_, job))| format!("{session}:{}", job.text()));
+        let mut sessions = self.rule().sessions.clone();
+        sessions.sort_unstable_by_key(|(session, _)| *session);
+        let lines = sessions.iter().map(|(session, job)| format!("{session}:{}", job.text()));
         lines.collect::<Vec<_>>().join("\n")
     }
 

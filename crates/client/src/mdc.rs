@@ -66,9 +66,15 @@ impl Mdc {
         mdc
     }
 
-    /// Options of a request that changes these inodes, and is replayed if the MDT loses it.
+    /// Options of a request that changes these inodes, keeps to the MDT's window, and is replayed if the MDT loses it.
     fn changing(&self, caller: &Caller, fids: impl IntoIterator<Item = Fid>) -> CallOptions {
-        CallOptions { replay: true, on_commit: Some(self.lost.watch(fids)), ..caller.modify() }
+        let on_commit = Some(self.lost.watch(fids));
+        CallOptions { windowed: true, replay: true, on_commit, ..caller.modify() }
+    }
+
+    /// Options of a request that changes nothing and keeps to the MDT's window.
+    fn asks(caller: &Caller) -> CallOptions {
+        CallOptions { windowed: true, ..caller.options() }
     }
 
     pub(crate) fn connection(&self) -> &Connection {
@@ -128,7 +134,7 @@ impl Mdc {
     async fn ask_attr(&self, caller: &Caller, cred: &Credentials, fid: Fid, access: u32) -> Result<AttrReply, Errno> {
         let asking = self.ask();
         let body = Getattr { cred: cred.clone(), fid, access, want: ALL };
-        let reply = checked(self.connection.call(Opcode::MdsGetattr, &body, caller.options()).await?.body)?;
+        let reply = checked(self.connection.call(Opcode::MdsGetattr, &body, Mdc::asks(caller)).await?.body)?;
         asking.keep(|inodes, asked, now| inodes.keep(asked, &reply, now));
         Ok(reply)
     }
@@ -161,7 +167,7 @@ impl Mdc {
         let asking = self.ask();
         let name = Bytes::copy_from_slice(name);
         let body = GetattrName { cred: cred.clone(), parent, name: name.clone(), want: ALL, want_parent: ALL };
-        let reply = self.connection.call::<LookupReply>(Opcode::MdsGetattrName, &body, caller.options()).await?.body;
+        let reply = self.connection.call::<LookupReply>(Opcode::MdsGetattrName, &body, Mdc::asks(caller)).await?.body;
         reply.found.as_ref().map_or(Ok(()), check)?;
         asking.keep(|inodes, asked, now| {
             inodes.keep_lookup(asked, parent, &name, reply.found.as_ref(), reply.parent_lock.as_ref(), now);
@@ -237,7 +243,9 @@ impl Mdc {
     async fn send_close(&self, caller: &Caller, body: &Close) -> Result<(), Errno> {
         let has_news = self.inodes().close_changes(body);
         let changing = self.begin_change(if has_news { vec![Part::Inode(body.fid)] } else { Vec::new() });
-        match self.connection.call::<()>(Opcode::MdsClose, body, self.changing(caller, [body.fid])).await {
+        // A close frees what the MDT keeps, so it does not wait for the window.
+        let options = CallOptions { windowed: false, ..self.changing(caller, [body.fid]) };
+        match self.connection.call::<()>(Opcode::MdsClose, body, options).await {
             Ok(reply) => {
                 if reply.header.transno == 0 {
                     changing.nothing_happened(|_, _, _| {});
@@ -260,7 +268,7 @@ impl Mdc {
         }
         let asking = self.ask();
         let body = Readpage { want: if body.with_attr { ALL } else { 0 }, want_parent: ALL, ..body.clone() };
-        let page = self.connection.call::<ReadpageReply>(Opcode::MdsReadpage, &body, caller.options()).await?.body;
+        let page = self.connection.call::<ReadpageReply>(Opcode::MdsReadpage, &body, Mdc::asks(caller)).await?.body;
         for entry in &page.entries {
             entry.attr.as_ref().map_or(Ok(()), check)?;
         }
@@ -401,7 +409,7 @@ impl Mdc {
         }
         let asking = self.ask();
         let body = Getxattr { cred: cred.clone(), fid, name: name.to_owned() };
-        let value = match self.connection.call::<XattrReply>(Opcode::MdsGetxattr, &body, caller.options()).await {
+        let value = match self.connection.call::<XattrReply>(Opcode::MdsGetxattr, &body, Mdc::asks(caller)).await {
             Ok(reply) => Ok(reply.body.value),
             Err(Errno::ENODATA) => Err(Errno::ENODATA),
             Err(e) => return Err(e),
@@ -431,7 +439,7 @@ impl Mdc {
     /// Paths of a file.
     pub(crate) async fn fid2path(&self, caller: &Caller, cred: &Credentials, fid: Fid) -> Result<Vec<Bytes>, Errno> {
         let body = Fid2path { cred: cred.clone(), fid };
-        let reply = self.connection.call::<Fid2pathReply>(Opcode::MdsFid2path, &body, caller.options()).await?;
+        let reply = self.connection.call::<Fid2pathReply>(Opcode::MdsFid2path, &body, Mdc::asks(caller)).await?;
         Ok(reply.body.paths)
     }
 

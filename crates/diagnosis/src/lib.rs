@@ -4,7 +4,7 @@
 //! Everything is derived from parameters that any administrator can read (`time_parts`, `called_back`, `congestion` and others), so that a
 //! sentence can be checked by hand. Values come as JSON, by name; this crate does not know from where.
 //!
-//! [`picture`] is what was read at a moment, [`report`] the difference of two moments, [`rules`] what follows from it.
+//! [`picture`] holds the values that were read at a moment, [`report`] compares two moments, and [`rules`] draws the conclusions.
 
 pub mod json;
 mod numbers;
@@ -42,7 +42,7 @@ impl Watch {
         }
     }
 
-    /// Compares the latest picture with one from before the span; none before there are two pictures.
+    /// Compares the latest picture with the earliest one of the span. Returns nothing until there are two pictures.
     pub fn report(&self) -> Option<Report> {
         let (first, last) = (self.pictures.front()?, self.pictures.back()?);
         (first.time < last.time).then(|| rules::report(self.pictures.iter()))

@@ -13,6 +13,7 @@ pub const PATTERNS: &[&str] = &[
     "mdt.*.time_parts",
     "mdt.*.busy_directories",
     "obdfilter.*.congestion",
+    "mdt.*.congestion",
     "obdfilter.*.recovery_status",
     "mdt.*.recovery_status",
     "obdfilter.*.instance",
@@ -48,16 +49,15 @@ pub struct Use {
 
 impl Use {
     fn of(value: &Value) -> Use {
-        let number = |name: &str| value.get(name).and_then(Value::as_f64).unwrap_or_default();
         Use {
-            requests: number("requests"),
-            read: number("read_bytes"),
-            written: number("write_bytes"),
-            parts: Part::ALL.map(|part| number(part.name())),
+            requests: number(value, "requests"),
+            read: number(value, "read_bytes"),
+            written: number(value, "write_bytes"),
+            parts: Part::ALL.map(|part| number(value, part.name())),
         }
     }
 
-    /// Subtracts an earlier reading. If that counted more requests, the sums have been cleared since and began at zero.
+    /// Subtracts an earlier reading. If the earlier one counted more requests, the sums were cleared in between and began again at zero.
     pub fn since(&self, before: &Use) -> Use {
         if self.requests < before.requests {
             return *self;
@@ -136,7 +136,7 @@ pub struct Target {
     pub is_ost: bool,
     /// `healthy`, or what is wrong.
     pub health: String,
-    /// How often it was started.
+    /// Number of its starts.
     pub instance: f64,
     /// Status of its recovery, such as `COMPLETE`.
     pub recovery: String,
@@ -154,15 +154,15 @@ pub struct Target {
     pub windows: f64,
     /// Requests that wait for locks.
     pub waiting_for_locks: f64,
-    /// Who was asked for locks.
+    /// Clients that were asked for locks.
     pub holders: Vec<Holder>,
-    /// How often entries of directories of an MDT have changed, by FID; the busiest ones.
+    /// Changes of entries in the busiest directories of an MDT, by FID.
     pub directories: BTreeMap<String, f64>,
     /// Size in KiB; 0 if it is not known.
     pub size: f64,
     /// Space that is left for data, in KiB.
     pub available: f64,
-    /// Space of it that clients were promised for what they have not sent yet, in KiB.
+    /// Part of the space left that clients hold as grants, for data that they have not sent yet, in KiB.
     pub granted: f64,
 }
 
@@ -171,7 +171,7 @@ pub struct Target {
 pub struct Link {
     /// Packets that went to the peer or came from it.
     pub packets: f64,
-    /// Those of them that were lost: sent again, or missing when others came.
+    /// Packets among these that were lost: sent again, or missing when later ones arrived.
     pub lost: f64,
 }
 
@@ -182,16 +182,16 @@ pub struct Process {
     pub targets: Vec<String>,
     /// True if it is a router.
     pub is_router: bool,
-    /// Messages of others that it holds, or that wait for its buffers.
+    /// Messages that a router holds for others, and messages that wait for its buffers.
     pub held: f64,
-    /// Messages of others that it has passed on.
+    /// Messages that a router has passed on.
     pub routed: f64,
     /// Microseconds that messages have waited, by what they waited for: a credit of their peer or interface, and on a router a router
     /// credit or a buffer.
     pub waits: BTreeMap<String, f64>,
     /// Packets by peer.
     pub links: BTreeMap<String, Link>,
-    /// Routers that its routes lead through and that do not answer.
+    /// Routers of its routes that do not answer.
     pub dead_routers: Vec<String>,
 }
 
@@ -204,19 +204,19 @@ pub struct Picture {
     pub targets: BTreeMap<String, Target>,
     /// Processes by their NIDs.
     pub processes: BTreeMap<String, Process>,
-    /// Targets whose nodes the MGS no longer hears.
+    /// Targets whose nodes have fallen silent, as the MGS says.
     pub silent: BTreeSet<String>,
-    /// Servers that were to be read and could not be, with the reason.
+    /// Servers that could not be read, with the reason.
     pub unread: BTreeMap<String, String>,
 }
 
 impl Picture {
-    /// Makes a picture of the values of each process. Values that are missing, or not as they should be, count as nothing: servers of other
-    /// versions may show other things.
+    /// Makes a picture of the values of each process. A value that is missing or malformed counts as nothing, because servers of other
+    /// versions may show other values.
     pub fn new(time: f64, processes: &[Values]) -> Picture {
         let mut picture = Picture { time, ..Picture::default() };
         processes.iter().for_each(|values| picture.take(values));
-        // A device or a namespace alone is not a target that shows where its time goes.
+        // The parameters of a device or a namespace alone do not make a target: it also has to show its health.
         picture.targets.retain(|_, target| !target.health.is_empty());
         picture
     }
@@ -254,16 +254,26 @@ impl Picture {
     }
 }
 
-/// NID of every process for itself.
+/// The NID by which every process calls itself.
 const LOOPBACK: &str = "0@lo";
 
+/// The members of a JSON object; none if the value is no object.
 fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flatten()
 }
 
+/// A number in a JSON object; 0 if it is missing.
+fn number(of: &Value, name: &str) -> f64 {
+    of.get(name).and_then(Value::as_f64).unwrap_or_default()
+}
+
+/// A text in a JSON object; empty if it is missing.
+fn text(of: &Value, name: &str) -> String {
+    of.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
 impl Process {
     fn take(&mut self, shown: &str, value: &Value) {
-        let number = |of: &Value, name: &str| of.get(name).and_then(Value::as_f64).unwrap_or_default();
         match shown {
             "buffers" => {
                 let in_use = |of: &Value| number(of, "count") - number(of, "credits");
@@ -294,14 +304,14 @@ impl Process {
     }
 }
 
-/// About the sum of what a histogram counts: each row counts as three quarters of its greatest value.
+/// Estimates the sum of a histogram's samples: each sample counts as three quarters of the greatest value of its row.
 fn sum_of(rows: &Value) -> f64 {
     let row = |row: &Value| Some(row.get(0)?.as_f64()? * row.get(1)?.as_f64()?);
     rows.as_array().into_iter().flatten().filter_map(row).sum::<f64>() * 0.75
 }
 
 impl Link {
-    /// Subtracts an earlier reading. If that was greater, a connection has been replaced since, and the new one began at zero.
+    /// Subtracts an earlier reading. If the earlier one was greater, a connection was replaced in between, and the new one began at zero.
     pub fn since(&self, before: &Link) -> Link {
         if self.packets < before.packets || self.lost < before.lost {
             return *self;
@@ -319,38 +329,45 @@ fn target_of(device: &str) -> Option<TargetName> {
 
 impl Target {
     fn take(&mut self, shown: &str, value: &Value) {
-        let number = || value.as_f64().unwrap_or_default();
-        let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let members = |name: &str| value.get(name).and_then(Value::as_object).into_iter().flatten();
+        let as_number = || value.as_f64().unwrap_or_default();
+        let members_of = |name: &str| value.get(name).into_iter().flat_map(members);
         match shown {
             "health" => self.health = value.as_str().unwrap_or_default().to_owned(),
-            "tot_granted" => self.granted = number() / 1024.0,
-            "instance" => self.instance = number(),
-            "kbytestotal" => self.size = number(),
-            "kbytesavail" => self.available = number(),
-            "waiting_count" => self.waiting_for_locks = number(),
-            "recovery_status" => (self.recovery, self.recovered) = (text("status"), text("connected_clients")),
+            "tot_granted" => self.granted = as_number() / 1024.0,
+            "instance" => self.instance = as_number(),
+            "kbytestotal" => self.size = as_number(),
+            "kbytesavail" => self.available = as_number(),
+            "waiting_count" => self.waiting_for_locks = as_number(),
+            "recovery_status" => {
+                (self.recovery, self.recovered) = (text(value, "status"), text(value, "connected_clients"));
+            }
             "time_parts" => {
-                let uses = |name: &str| members(name).map(|(name, of)| (name.clone(), Use::of(of))).collect();
+                let uses = |name: &str| members_of(name).map(|(name, of)| (name.clone(), Use::of(of))).collect();
                 (self.operations, self.jobs) = (uses("operations"), uses("jobs"));
-                let client = |of: &Value| {
-                    let text = |name: &str| of.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-                    Client { name: text("name"), nid: text("nid"), used: Use::of(of) }
-                };
-                self.clients = members("clients").map(|(uuid, of)| (uuid.clone(), client(of))).collect();
+                let client = |of: &Value| Client { name: text(of, "name"), nid: text(of, "nid"), used: Use::of(of) };
+                self.clients = members_of("clients").map(|(uuid, of)| (uuid.clone(), client(of))).collect();
             }
             "congestion" => {
-                self.under_way = value.get("under_way").and_then(Value::as_f64).unwrap_or_default();
-                let granted = |window: &Value| window.get("granted").and_then(Value::as_f64).unwrap_or_default();
-                self.windows = members("windows").fold(0.0, |sum, (_, window)| sum + granted(window));
+                self.under_way = number(value, "under_way");
+                self.windows = members_of("windows").fold(0.0, |sum, (_, window)| sum + number(window, "granted"));
             }
             "busy_directories" => {
-                let changes = value.as_object().into_iter().flatten();
-                self.directories = changes.filter_map(|(fid, count)| Some((fid.clone(), count.as_f64()?))).collect();
+                self.directories =
+                    members(value).filter_map(|(fid, count)| Some((fid.clone(), count.as_f64()?))).collect();
             }
-            "called_back" => self.holders = value.as_object().into_iter().flatten().filter_map(holder).collect(),
+            "called_back" => self.holders = members(value).filter_map(holder).collect(),
             _ => {}
         }
+    }
+
+    /// Most changes that a directory can have had at this moment, if the target lists `listed` directories later.
+    ///
+    /// A target lists the directories with the most changes, up to a limit. Once its list is full it no longer grows, and a directory outside
+    /// it may have as many changes as the last one in it.
+    pub(crate) fn changes_at_most(&self, directory: &str, listed: usize) -> f64 {
+        let of_last =
+            || self.directories.values().copied().min_by(f64::total_cmp).filter(|_| listed <= self.directories.len());
+        self.directories.get(directory).copied().or_else(of_last).unwrap_or_default()
     }
 
     /// Sums over all its requests.
@@ -363,12 +380,11 @@ impl Target {
 
 fn holder((name, of): (&String, &Value)) -> Option<Holder> {
     let (resource, client) = name.split_once(' ')?;
-    let number = |name: &str| of.get(name).and_then(Value::as_f64).unwrap_or_default();
     Some(Holder {
         resource: resource.to_owned(),
         client: client.to_owned(),
-        callbacks: number("callbacks"),
-        waited_for: number("waited_for_now") / 1e6,
+        callbacks: number(of, "callbacks"),
+        waited_for: number(of, "waited_for_now") / 1e6,
     })
 }
 

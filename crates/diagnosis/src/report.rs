@@ -35,11 +35,11 @@ pub(crate) struct OfTarget {
 /// The work of one router between two moments.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OfRouter {
-    /// Messages that it passed on in a second.
+    /// Messages that it passed on, for each second.
     pub(crate) passed: f64,
-    /// Messages that it held at a time, on average.
+    /// Messages that it held, on average over the pictures.
     pub(crate) held: f64,
-    /// Messages that waited at a time, on average, by what they waited for.
+    /// Messages that were waiting, on average over time, by what they waited for.
     pub(crate) waiting: BTreeMap<String, f64>,
 }
 
@@ -54,34 +54,34 @@ pub struct Report {
     pub(crate) now: Picture,
     /// The work of each of them since the first moment.
     pub(crate) targets: BTreeMap<String, OfTarget>,
-    /// How often each holder was asked for locks since then: target, resource and client.
+    /// Number of lock callbacks since the first moment, by target, resource and client.
     pub(crate) callbacks: BTreeMap<(String, String, String), f64>,
-    /// Packets since then between a process and its peers: process and peer.
+    /// Packets since the first moment, by process and peer.
     pub(crate) links: BTreeMap<(String, String), Link>,
-    /// Changes of the busiest directories since then: target and directory.
+    /// Changes of the busiest directories since the first moment, by target and directory.
     pub(crate) directories: BTreeMap<(String, String), f64>,
-    /// The work of each router since then.
+    /// The work of each router since the first moment.
     pub(crate) routers: BTreeMap<String, OfRouter>,
-    /// Targets that were there then and are not now.
+    /// Targets that the first picture has and the last has not.
     pub(crate) gone: Vec<String>,
     /// Findings of the rules, the worst first.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// The difference of the first and the last of some pictures, without findings. Panics if there are none.
+    /// Compares the first and the last of some pictures; `findings` stays empty. Panics if there are no pictures.
     pub(crate) fn of<'a>(pictures: impl Iterator<Item = &'a Picture> + Clone) -> Report {
         let mut all = pictures.clone();
         let first = all.next().expect("a report is about pictures");
         let last = all.last().unwrap_or(first);
         let (mut targets, mut callbacks, mut directories) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (name, now) in &last.targets {
-            // What a target did before it was first seen was not in this span. Requests that waited for a restart say nothing about
-            // their target: it is looked at anew.
+            // A target that the first picture does not have counts from now on, because its earlier work was not in this span. The same
+            // holds for a target that was restarted, because the times of requests that waited for the restart say nothing about its work.
             let before = first.targets.get(name).filter(|before| before.instance == now.instance).unwrap_or(now);
             targets.insert(name.clone(), OfTarget::between(before, now));
             for (directory, changes) in &now.directories {
-                let earlier = before.directories.get(directory).copied().unwrap_or_default();
+                let earlier = before.changes_at_most(directory, now.directories.len());
                 directories.insert((name.clone(), directory.clone()), (changes - earlier).max(0.0));
             }
             for holder in &now.holders {
@@ -94,7 +94,7 @@ impl Report {
         let span = last.time - first.time;
         let (mut links, mut routers) = (BTreeMap::new(), BTreeMap::new());
         for (name, process) in &last.processes {
-            // What a process counted before it was first seen was not in this span.
+            // A process that the first picture does not have counts from now on, because its earlier packets were not in this span.
             let before = first.processes.get(name).unwrap_or(process);
             for (peer, link) in &process.links {
                 let earlier = before.links.get(peer).copied().unwrap_or_default();
@@ -111,7 +111,7 @@ impl Report {
         Report { time: last.time, span, now, targets, callbacks, links, directories, routers, gone, findings }
     }
 
-    /// The worst finding, or that there is none.
+    /// The sentence of the worst finding, or that nothing is wrong.
     pub fn sentence(&self) -> &str {
         self.findings.first().map_or("Nothing is wrong.", |finding| &finding.sentence)
     }
@@ -203,7 +203,7 @@ impl Report {
 }
 
 impl OfRouter {
-    /// `held` is what it held at several moments.
+    /// `held` has the number of messages that the router held in each picture.
     fn between(before: &Process, now: &Process, held: &[f64], span: f64) -> OfRouter {
         let waiting = |(what, now): (&String, &f64)| {
             let earlier = before.waits.get(what).copied().unwrap_or_default();
@@ -216,12 +216,12 @@ impl OfRouter {
         }
     }
 
-    /// Milliseconds for which it keeps a message; 0 if it passes none on.
+    /// Milliseconds for which it keeps a message; 0 if it has passed none on.
     pub(crate) fn keeps_ms(&self) -> f64 {
         if self.passed > 0.0 { (self.held + self.waits_for(&["router"])) / self.passed * 1000.0 } else { 0.0 }
     }
 
-    /// Messages that wait at a time, on average, for any of these.
+    /// Messages that were waiting for any of these, on average over time.
     pub(crate) fn waits_for(&self, what: &[&str]) -> f64 {
         what.iter().filter_map(|what| self.waiting.get(*what)).sum()
     }

@@ -15,19 +15,20 @@ use crate::report::{Finding, OfTarget, Report};
 use nacre_base::Part;
 use std::collections::BTreeMap;
 
-/// Requests that a thing needs to have had in the span for its mean to say anything.
+/// A mean counts only if the span has this many requests.
 const REQUESTS_MIN: f64 = 5.0;
 /// A part counts only if requests spent at least this much of their time in it.
 const SHARE_MIN: f64 = 0.5;
 /// A job that gets a lock also has to read or write what it protects, so of its time a smaller part is enough.
 const LOCK_SHARE_MIN: f64 = 0.3;
-/// So many requests at a time are a crowd.
+/// A target with this many requests at a time is crowded.
 const CROWD: f64 = 16.0;
-/// A thing is slower than its peers if it takes so many times longer.
+/// A target or client is slower than its peers if it takes this many times longer.
 const SLOWER: f64 = 3.0;
-/// Waits shorter than this are not worth a sentence, in ms for each request.
+/// Shorter waits are not reported, in milliseconds for each request.
 const WAIT_MIN_MS: f64 = 5.0;
-/// The difference of the first and the last of some pictures, with what follows from it. Panics if there are none.
+
+/// Compares the first and the last of some pictures, and adds what the rules find. Panics if there are no pictures.
 pub(crate) fn report<'a>(pictures: impl Iterator<Item = &'a Picture> + Clone) -> Report {
     let mut report = Report::of(pictures);
     report.findings = findings(&report);
@@ -91,17 +92,17 @@ impl Seen<'_> {
     }
 }
 
-/// Requests and MiB, as a measure of what a device did that small and large requests share.
+/// Requests and MiB together: a measure of a device's work that suits small and large requests.
 fn work(used: &Use) -> f64 {
     used.requests + used.bytes() / (1 << 20) as f64
 }
 
-/// What a device takes for a request and for a MiB, in microseconds, so that large and small requests compare.
+/// Microseconds of the device for a request and for a MiB, so that large and small requests compare.
 fn device_cost(used: &Use) -> f64 {
     if work(used) > 0.0 { used.part(Part::Device) / work(used) } else { 0.0 }
 }
 
-/// What has spent most time in a part.
+/// The entry that has spent most time in a part; none if no entry has spent any.
 fn most(all: &BTreeMap<String, Use>, part: Part) -> Option<(&str, &Use)> {
     let most = all.iter().max_by(|(_, a), (_, b)| a.part(part).total_cmp(&b.part(part)));
     most.filter(|(_, used)| used.part(part) > 0.0).map(|(name, used)| (name.as_str(), used))

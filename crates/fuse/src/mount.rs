@@ -285,8 +285,8 @@ pub fn check_mountpoint(path: &Path) -> Result<(), FuseError> {
     if metadata.is_dir() { Ok(()) } else { Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR))) }
 }
 
-/// What it means that a mountpoint does not answer. ENOTCONN comes from a mount whose server has died, ECONNABORTED from one whose server
-/// dies while the question is on its way.
+/// Finds out why a mountpoint cannot be used. The kernel answers ENOTCONN if the mount's server has died, and ECONNABORTED if the server
+/// dies while it is asked.
 fn mountpoint_error(path: &Path, error: io::Error) -> FuseError {
     match error.raw_os_error() {
         Some(libc::ENOTCONN | libc::ECONNABORTED) => FuseError::DeadMountpoint(path.into()),

@@ -18,7 +18,7 @@ const fn kept(name: &'static str, kind: Kind, default: &'static str, about: &'st
     Declared::kept(NAMESPACE, name, kind, default, about)
 }
 
-/// `called_back`: how long the slowest client has been waited for until now, and the number that are waited for.
+/// `called_back`: the longest time for which a client has kept others waiting until now, and the number of such clients.
 fn called_back(called_back: &Value) -> Vec<Series> {
     let waited = || fields(called_back).iter().map(|holder| number_of(&holder.value, "waited_for_now"));
     vec![

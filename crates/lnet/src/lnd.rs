@@ -51,7 +51,7 @@ pub(crate) trait Lnd: Send + Sync {
         Vec::new()
     }
 
-    /// Packets and losses on the way to and from each peer, as far as the network below counts them.
+    /// Packets and losses on the way to and from peers, for drivers whose network counts them. A peer may occur several times.
     fn links(&self) -> Vec<LinkStatus> {
         Vec::new()
     }
@@ -78,20 +78,20 @@ pub struct ConnectionStatus {
     pub dialed: bool,
 }
 
-/// Packets that went to and came from a peer over the connections that are open now, and how many of them were lost.
+/// Packets to and from a peer over the connections that are open now, and how many of them were lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkStatus {
     /// The peer.
     pub peer: Nid,
-    /// Packets that this node sent, the repeated ones among them.
+    /// Packets that this node sent, including those that it sent again.
     pub sent: u64,
-    /// Packets that this node sent again, because the peer did not confirm them.
+    /// Packets that this node sent again because the peer did not acknowledge them.
     pub resent: u64,
     /// Packets that came from the peer.
     pub received: u64,
-    /// Packets from the peer that came after a gap: an earlier one was lost, or overtaken.
+    /// Packets from the peer that arrived after a gap, because an earlier one was lost or overtaken.
     pub disordered: u64,
-    /// Time from a packet to its confirmation, in microseconds; 0 if it is not known.
+    /// Time from a packet to its acknowledgement, in microseconds; 0 if it is not known.
     pub round_trip_us: u64,
 }
 
@@ -101,7 +101,7 @@ impl LinkStatus {
         LinkStatus { peer, sent: 0, resent: 0, received: 0, disordered: 0, round_trip_us: 0 }
     }
 
-    /// Adds another connection to the same peer. The slowest counts.
+    /// Adds another connection to the same peer. The longer round trip of the two is kept.
     pub(crate) fn add(&mut self, other: &LinkStatus) {
         assert_eq!(self.peer, other.peer, "links to two peers");
         self.sent += other.sent;

@@ -70,8 +70,8 @@ pub struct LinkOptions {
     pub reorder_ppm: u32,
     /// See `reorder_ppm`.
     pub reorder_delay: Duration,
-    /// Packets of a million that are lost and sent again, as TCP does: their message, and those behind it, come later by
-    /// `resend_after`.
+    /// Packets of a million that are lost and sent again, as by TCP. Their message arrives later by `resend_after`, and no later message
+    /// overtakes it.
     pub resend_ppm: u32,
     /// See `resend_ppm`.
     pub resend_after: Duration,
@@ -342,7 +342,7 @@ struct State {
     /// Boxed, because the table has room to spare for many.
     nodes: FxHashMap<u32, Box<Member>>,
     links: BTreeMap<(u32, u32), LinkOptions>,
-    /// Packets that were sent, and sent again, over links on which packets are lost.
+    /// Packets that were sent, and that were sent again, by link; only of links with `resend_ppm`.
     packets: BTreeMap<(u32, u32), (u64, u64)>,
     /// When the last message of a link arrives, for links with jitter or lost packets.
     in_order: FxHashMap<(u32, u32), Time>,
@@ -447,7 +447,7 @@ enum Cargo {
     Packed(Packed),
 }
 
-/// Bytes of a packet, for counting.
+/// Bytes of a message that a packet carries.
 const PACKET: u64 = 1448;
 /// Room for further events that the heap gets at least, when it is full.
 const HEAP_ROOM: usize = 64;
@@ -605,7 +605,7 @@ impl State {
         Some(arrives)
     }
 
-    /// Counts the packets of a message on a link. Returns whether some of them were lost, and sent again.
+    /// Counts the packets of a message on a link with `resend_ppm`. Returns whether some of them were lost and sent again.
     fn loses_packets(&mut self, from: u32, to: u32, resend_ppm: u32, bytes: u64) -> bool {
         if resend_ppm == 0 {
             return false;

@@ -1,7 +1,9 @@
-//! The directories whose entries change most, so that an administrator sees which one keeps an MDT busy. A sans-IO engine.
+//! Counts the changes of the directories whose entries change most, so that an administrator sees which one keeps an MDT busy. A sans-IO
+//! engine.
 //!
-//! It remembers a bounded number of directories ("Space-Saving"): one that is new takes the place of the one with the fewest changes, and
-//! its count. So a count may be too high by as much as the lowest is, and a directory that has more than its share of changes is never missed.
+//! It remembers a bounded number of directories (the "Space-Saving" algorithm): a new directory takes the place and the count of the one with
+//! the fewest changes. So a count may be too high by the lowest count, and a directory with more than one in [`KEPT_MAX`] of all changes is
+//! always remembered. All of them are shown, because a directory that has become busy may have fewer changes in all than many others.
 
 use nacre_base::param::value::{Drawn, Fields};
 use nacre_base::{Fid, FxHashMap};
@@ -9,8 +11,6 @@ use std::fmt;
 
 /// Directories that are remembered.
 const KEPT_MAX: usize = 256;
-/// Directories that are shown.
-const SHOWN_MAX: usize = 16;
 
 /// The engine.
 #[derive(Default)]
@@ -19,12 +19,12 @@ pub(crate) struct Busiest {
 }
 
 impl Busiest {
-    /// An entry of the directory has changed.
+    /// Counts a change of one of the directory's entries.
     pub(crate) fn count(&mut self, directory: Fid) {
         if self.changes.len() >= KEPT_MAX && !self.changes.contains_key(&directory) {
             // The FID decides between equals, so that simulations repeat.
             let least = self.changes.iter().map(|(fid, changes)| (*changes, *fid)).min();
-            let (changes, fid) = least.expect("there are as many as are kept");
+            let (changes, fid) = least.expect("a full table has entries");
             self.changes.remove(&fid);
             self.changes.insert(directory, changes);
         }
@@ -32,12 +32,12 @@ impl Busiest {
         assert!(self.changes.len() <= KEPT_MAX, "{} directories are remembered", self.changes.len());
     }
 
-    /// Those with the most changes, by FID.
+    /// Shows the changes by FID, the most first.
     pub(crate) fn show(&self) -> Drawn {
         let mut all: Vec<_> = self.changes.iter().map(|(fid, changes)| (*changes, *fid)).collect();
         all.sort_unstable_by(|a, b| b.cmp(a));
         let mut fields = Fields::default();
-        for (changes, fid) in all.into_iter().take(SHOWN_MAX) {
+        for (changes, fid) in all {
             fields.push(fid.to_string(), changes);
         }
         Drawn { fields, draw }
@@ -64,6 +64,9 @@ mod tests {
         assert!((6666..6800).contains(&busiest.changes[&directory(7)]), "{:?}", busiest.changes[&directory(7)]);
         let text = busiest.show().into_value().to_string();
         assert!(text.starts_with("[0x20000000400:0x7:0x0]"), "{text}");
-        assert_eq!(text.lines().count(), SHOWN_MAX);
+        assert_eq!(text.lines().count(), KEPT_MAX);
+        // A directory that becomes busy is shown, although others have changed more often.
+        (0..8).for_each(|_| busiest.count(directory(9)));
+        assert!(busiest.show().into_value().to_string().contains("[0x20000000400:0x9:0x0]"));
     }
 }

@@ -135,11 +135,10 @@ impl Locks {
         }
     }
 
-    /// Counts a change that will be made.
+    /// Counts a change that has the locks it needs.
     fn count(&self, changed: &Changed) {
-        for directory in changed.directories() {
-            self.busiest.lock().count(directory);
-        }
+        let mut busiest = self.busiest.lock();
+        changed.directories().for_each(|directory| busiest.count(directory));
     }
 
     /// Remembers a change that had to call other clients back.

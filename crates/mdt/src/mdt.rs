@@ -117,6 +117,7 @@ impl Mdt {
         mdt.osps.add_params();
         let reaper = mdt.target.rt().spawn(linger::reap(Arc::downgrade(&mdt), to_reap));
         let served = nacre_tgt::serve(&mdt).await?;
+        nacre_tgt::register_congestion(&mdt.target, &served.congestion_control());
         nacre_tgt::register_scheduler(&mdt.target, nacre_tgt::Scheduled::MDT);
         let lfsck = Some(Lfsck::start(&mdt).await);
         *mdt.running.lock() = Running { served: Some(served), config: None, reaper: Some(reaper), lfsck };
@@ -570,7 +571,8 @@ fn with_lock(saved: Response, is_locked: bool, reply: &impl Field) -> Response {
 
 #[async_trait]
 impl Service for Mdt {
-    const FEATURES: u64 = connect_flags::FLOCK | connect_flags::MULTI_MODIFY_RPCS | connect_flags::OVERSTRIPING;
+    const FEATURES: u64 =
+        connect_flags::FLOCK | connect_flags::MULTI_MODIFY_RPCS | connect_flags::OVERSTRIPING | connect_flags::CREDITS;
     const RECOVERS: bool = true;
     const NAME: &'static str = "mdt";
     const STATISTICS: &'static [Statistics] = &[

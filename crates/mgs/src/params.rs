@@ -4,7 +4,7 @@ use nacre_base::param::declared::{Declared, Kind};
 use nacre_base::param::series::Series;
 use nacre_base::param::value::Value;
 
-/// How many of them there are: one a line.
+/// `silent_targets`: the number of targets, which the value names one a line.
 fn silent_targets(names: &Value) -> Vec<Series> {
     let silent = names.text().map_or(0, |names| names.lines().count());
     vec![Series::gauge("silent_targets", silent as i128)]

@@ -38,6 +38,7 @@ pub const DECLARED: &[&[Declared]] = &[
     nacre_ptlrpc::PARAMS,
     nacre_ldlm::PARAMS,
     nacre_tgt::PARAMS,
+    nacre_tgt::CONGESTION_PARAMS,
     nacre_tgt::SCHEDULER_PARAMS,
     nacre_tgt::REQUEST_HISTORY_PARAMS,
     nacre_mgs::PARAMS,

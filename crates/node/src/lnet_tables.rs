@@ -42,18 +42,33 @@ pub(crate) const PARAMS: &[Declared] = &[
 impl Node {
     /// Registers the tables of the node's network. Thousands of simulated clients have none, to save memory.
     pub fn list_network(&self) {
-        let lnet = || self.lnet().clone();
-        let of = (lnet(), lnet(), lnet(), lnet(), lnet());
-        self.params().add("peers", move || peers(&of.0));
-        let links_of = lnet();
-        self.params().add("links", move || links(&links_of));
-        self.params().add("nis", move || nis(&of.1));
-        self.params().add("buffers", move || buffers(&of.2));
-        let (waiting, rt) = (lnet(), self.rt().clone());
-        self.params().add("credit_waits", move || credit_waits(&waiting, Window { now: rt.wall(), began: None }));
-        self.params().add("routers", move || routers(&of.3));
-        self.params().add("routes", move || routes(&of.4));
+        let tables: [(&str, Draw); 5] =
+            [("peers", peers), ("links", links), ("nis", nis), ("buffers", buffers), ("routers", routers)];
+        for (name, table) in tables {
+            let lnet = self.lnet().clone();
+            self.params().add(name, move || table(&lnet));
+        }
+        let (lnet, rt) = (self.lnet().clone(), self.rt().clone());
+        self.params().add("credit_waits", move || credit_waits(&lnet, Window { now: rt.wall(), began: None }));
+        let lnet = self.lnet().clone();
+        self.params().add("routes", move || routes(&lnet));
     }
+}
+
+/// Draws a table of a node's network.
+type Draw = fn(&Lnet) -> Drawn;
+
+/// Draws a line for each field of a table. `row` gets the field's name, and the values in the field that `columns` names.
+fn draw_rows<const N: usize>(
+    table: &Fields,
+    columns: [&str; N],
+    mut row: impl FnMut(&str, [&str; N]) -> fmt::Result,
+) -> fmt::Result {
+    for field in &table.0 {
+        let cells = columns.map(|name| field.value.field(name).map(ToString::to_string).unwrap_or_default());
+        row(&field.name, cells.each_ref().map(String::as_str))?;
+    }
+    Ok(())
 }
 
 /// For each peer: its router credits (`rtr`), its credits (`tx`), and the lowest that each has been. `last`, the age of the last
@@ -90,16 +105,11 @@ fn draw_peers(peers: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         )
     };
     row("nid", ["refs", "state", "last", "max", "rtr", "min", "tx", "min", "queue"])?;
-    for peer in &peers.0 {
-        let cell = |name: &str| peer.value.field(name).map(ToString::to_string).unwrap_or_default();
-        let cells = ["refs", "state", "last", "max", "rtr", "min_rtr", "tx", "min_tx", "queue"].map(cell);
-        row(&peer.name, cells.each_ref().map(String::as_str))?;
-    }
-    Ok(())
+    draw_rows(peers, ["refs", "state", "last", "max", "rtr", "min_rtr", "tx", "min_tx", "queue"], row)
 }
 
-/// How many peers there are, and how many of them are down or short of credits. Each peer has no series of its own, because a server has
-/// thousands of them.
+/// Counts the peers, and those that are down or short of credits. A peer has no series of its own, because a server has thousands of
+/// peers.
 fn peer_series(peers: &Value) -> Vec<Series> {
     let count = |metric, holds: &dyn Fn(&Value) -> bool| {
         Series::gauge(metric, fields(peers).iter().filter(|peer| holds(&peer.value)).count() as i128)
@@ -113,8 +123,8 @@ fn peer_series(peers: &Value) -> Vec<Series> {
     ]
 }
 
-/// For each peer: packets that were sent and those of them that were sent again, packets that came and those of them that came after a
-/// gap, and microseconds of a round trip, over the connections that are open now.
+/// For each peer, over the connections that are open now: packets sent, packets sent again, packets received, packets received after a gap,
+/// and microseconds of a round trip.
 fn links(lnet: &Lnet) -> Drawn {
     let mut all = Fields::default();
     for link in lnet.links() {
@@ -134,12 +144,7 @@ fn draw_links(links: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{nid:<24} {sent:>12} {resent:>8} {received:>12} {disordered:>10} {round_trip:>10}")
     };
     row("nid", ["sent", "resent", "received", "disordered", "rtt_us"])?;
-    for link in &links.0 {
-        let cell = |name: &str| link.value.field(name).map(ToString::to_string).unwrap_or_default();
-        let cells = ["sent", "resent", "received", "disordered", "round_trip_us"].map(cell);
-        row(&link.name, cells.each_ref().map(String::as_str))?;
-    }
-    Ok(())
+    draw_rows(links, ["sent", "resent", "received", "disordered", "round_trip_us"], row)
 }
 
 /// For each interface: the credits of a peer and of the interface, and the lowest that the latter have been.
@@ -166,14 +171,10 @@ fn draw_nis(nis: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{nid:<24} {status:>6} {alive:>5} {refs:>4} {peer:>4} {rtr:>4} {max:>5} {tx:>5} {min:>5}")
     };
     row("nid", COLUMNS)?;
-    for ni in &nis.0 {
-        let cells = COLUMNS.map(|name| ni.value.field(name).map(ToString::to_string).unwrap_or_default());
-        row(&ni.name, cells.each_ref().map(String::as_str))?;
-    }
-    Ok(())
+    draw_rows(nis, COLUMNS, row)
 }
 
-/// The credits of each interface and those that are left; below zero, the messages that wait for one.
+/// The credits of each interface and those that are left. A number below zero counts the messages that wait for a credit.
 fn interface_series(nis: &Value) -> Vec<Series> {
     let of = |nid: &str, metric, number| Series::gauge(metric, number).of("nid", nid);
     let all = fields(nis).iter().flat_map(|ni| {
@@ -198,15 +199,14 @@ fn buffers(lnet: &Lnet) -> Drawn {
 }
 
 fn draw_buffers(pools: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    writeln!(f, "{:>5} {:>5} {:>7} {:>7}", "pages", "count", "credits", "min")?;
-    for pool in &pools.0 {
-        let cell = |name: &str| pool.value.field(name).map(ToString::to_string).unwrap_or_default();
-        writeln!(f, "{:>5} {:>5} {:>7} {:>7}", cell("pages"), cell("count"), cell("credits"), cell("min"))?;
-    }
-    Ok(())
+    const COLUMNS: [&str; 4] = ["pages", "count", "credits", "min"];
+    let mut row =
+        |_: &str, [pages, count, credits, min]: [&str; 4]| writeln!(f, "{pages:>5} {count:>5} {credits:>7} {min:>7}");
+    row("", COLUMNS)?;
+    draw_rows(pools, COLUMNS, row)
 }
 
-/// The buffers of each pool and those that are free; below zero, the messages that wait for one.
+/// The buffers of each pool and those that are free. A number below zero counts the messages that wait for a buffer.
 fn buffer_series(pools: &Value) -> Vec<Series> {
     let of = |pool: &str, metric, number| Series::gauge(metric, number).of("pool", pool);
     let all = fields(pools).iter().flat_map(|pool| {
@@ -262,13 +262,9 @@ fn routers(lnet: &Lnet) -> Drawn {
 fn draw_routers(routers: &Fields, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const COLUMNS: [&str; 3] = ["ref", "rtr_ref", "alive"];
     let mut row =
-        |[count, routes, alive]: [&str; 3], router: &str| writeln!(f, "{count:<4} {routes:>7} {alive:>5} {router}");
-    row(COLUMNS, "router")?;
-    for router in &routers.0 {
-        let cells = COLUMNS.map(|name| router.value.field(name).map(ToString::to_string).unwrap_or_default());
-        row(cells.each_ref().map(String::as_str), &router.name)?;
-    }
-    Ok(())
+        |router: &str, [count, routes, alive]: [&str; 3]| writeln!(f, "{count:<4} {routes:>7} {alive:>5} {router}");
+    row("router", COLUMNS)?;
+    draw_rows(routers, COLUMNS, row)
 }
 
 /// Whether each router is alive.

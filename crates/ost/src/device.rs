@@ -2,7 +2,6 @@
 
 use crate::TARGET_SEQ;
 use crate::brw_stats::BrwStats;
-use crate::congestion;
 use crate::lfsck_status::LfsckStatus;
 use crate::memory::Memory;
 use crate::object_service::ObjectService;
@@ -95,7 +94,7 @@ impl Ost {
         add_lfsck_param(&service);
         let tasks = vec![target.rt().spawn(run_remover), target.rt().spawn(remove_orphans(target.clone()))];
         let served = nacre_tgt::serve(&service).await?;
-        congestion::register(&target, &served.congestion_control());
+        nacre_tgt::register_congestion(&target, &served.congestion_control());
         [Scheduled::OST_IO, Scheduled::OST].into_iter().for_each(|of| nacre_tgt::register_scheduler(&target, of));
         Ok(Arc::new(Ost { service, served: Mutex::new(Some(served)), tasks: Mutex::new(tasks) }))
     }

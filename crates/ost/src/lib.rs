@@ -12,7 +12,6 @@
 mod brw_stats;
 pub mod check;
 mod checksum;
-mod congestion;
 mod device;
 mod extent_queue;
 mod lfsck_status;

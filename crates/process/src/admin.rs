@@ -18,11 +18,14 @@ use nacre_node::Node;
 use nacre_wire::mgs::{ReplaceNids, SetParam};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 /// Requests to a process.
@@ -341,46 +344,83 @@ fn param_error(e: ParamError) -> Answer {
     Answer::errno(errno, e)
 }
 
-/// How long a process may take to answer.
+/// Time for which a command waits for the answer of a process.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Asks one process.
-pub fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
-    let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    let mut line = serde_json::to_string(request)?;
-    line.push('\n');
-    (&stream).write_all(line.as_bytes())?;
-    let mut reply = String::new();
-    BufReader::new(&stream).read_line(&mut reply)?;
-    Ok(serde_json::from_str(&reply)?)
+pub fn ask(socket: &Path, request: &Request) -> io::Result<Answer> {
+    let mut answers = ask_within(socket, std::slice::from_ref(request), ANSWER_TIMEOUT)?;
+    answers.pop().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Sends requests to one process, one after the other. The process may take `limit` for each of them.
+pub fn ask_within(socket: &Path, requests: &[Request], limit: Duration) -> io::Result<Vec<Answer>> {
+    let stream = connect(socket, limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    let mut replies = BufReader::new(&stream);
+    let mut answer = |request: &Request| {
+        let mut line = serde_json::to_string(request)?;
+        line.push('\n');
+        (&stream).write_all(line.as_bytes())?;
+        let mut reply = String::new();
+        replies.read_line(&mut reply)?;
+        Ok(serde_json::from_str(&reply)?)
+    };
+    requests.iter().map(&mut answer).collect()
+}
+
+/// Connects within `limit`. A process that is stopped takes no connection, and the kernel keeps only some for it to take later.
+fn connect(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let stream = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    stream.set_write_timeout(Some(limit))?;
+    stream.connect(&SockAddr::unix(socket)?)?;
+    Ok(OwnedFd::from(stream).into())
+}
+
+/// Asks several processes at the same time, so that one that does not answer holds up no other. Returns the outcomes in the order of
+/// `processes`.
+pub fn side_by_side<P: Sync, T: Send>(processes: &[P], ask: impl Fn(&P) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = processes.iter().map(|process| scope.spawn(|| ask(process))).collect();
+        let outcome = |one: ScopedJoinHandle<T>| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        asked.into_iter().map(outcome).collect()
+    })
 }
 
 /// Asks the processes with these sockets. Those that do not answer are left out.
 pub fn ask_each(sockets: &[PathBuf], request: &Request) -> Vec<(String, Answer)> {
-    let name = |socket: &Path| socket.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-    sockets.iter().filter_map(|socket| Some((name(socket), ask(socket, request).ok()?))).collect()
+    let answers = side_by_side(sockets, |socket| ask(socket, request));
+    sockets.iter().zip(answers).filter_map(|(socket, answer)| Some((name_of(socket), answer.ok()?))).collect()
 }
 
 /// Asks every process of this host. One that ends before it has answered, or that does not answer in time, has an error in place of its
 /// answer, with [`CLOSED`] as its errno; one that does not listen is left out.
 pub fn ask_all(request: &Request) -> Vec<Answer> {
-    rundir::live_sockets()
-        .iter()
-        .filter_map(|socket| ask(socket, request).or_else(|e| unanswered(socket, &e)).ok())
-        .collect()
+    let sockets = rundir::live_sockets();
+    let answers = side_by_side(&sockets, |socket| ask(socket, request).or_else(|e| unanswered(socket, &e)).ok());
+    answers.into_iter().flatten().collect()
 }
 
 /// The errno of an error that stands for an answer which did not come.
 pub const CLOSED: Errno = Errno::ECONNRESET;
 
+/// The name of the process with this socket, such as `oss-4711`.
+pub fn name_of(socket: &Path) -> String {
+    socket.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// True if a process listens but has not answered in time, because it is stopped, for example.
+pub fn is_silence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
 /// The answer that stands for one which did not come; an error if the process does not listen.
-fn unanswered(socket: &Path, error: &std::io::Error) -> Result<Answer, ()> {
-    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
-    let process = socket.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+fn unanswered(socket: &Path, error: &io::Error) -> Result<Answer, ()> {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    let process = name_of(socket);
     let text = match error.kind() {
         UnexpectedEof | ConnectionReset | BrokenPipe => format!("the process {process} ended before it answered"),
-        WouldBlock | TimedOut => format!("the process {process} has not answered for {} s", ANSWER_TIMEOUT.as_secs()),
+        _ if is_silence(error) => format!("the process {process} has not answered for {} s", ANSWER_TIMEOUT.as_secs()),
         _ => return Err(()),
     };
     Ok(Answer::errno(CLOSED, text))
@@ -412,5 +452,49 @@ mod tests {
         }
         server.join().unwrap();
         assert!(asked(&socket).is_err(), "nobody listens at the socket that it left");
+    }
+
+    /// A process that was stopped (SIGSTOP) once held up `nacre top` for minutes.
+    #[test]
+    fn a_silent_process_holds_up_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let [silent, first, second] = ["a-1", "b-2", "c-3"].map(|name| directory.path().join(format!("{name}.sock")));
+        let _silent = UnixListener::bind(&silent).unwrap();
+        // Each of the others answers only after both were asked.
+        let both_were_asked = Arc::new(std::sync::Barrier::new(2));
+        let servers = [&first, &second].map(|socket| {
+            let (listener, both_were_asked) = (UnixListener::bind(socket).unwrap(), both_were_asked.clone());
+            std::thread::spawn(move || {
+                let (stream, _) = listener.accept().unwrap();
+                let mut lines = BufReader::new(&stream).lines();
+                for nid in ["1@tcp", "2@tcp"] {
+                    lines.next().unwrap().unwrap();
+                    both_were_asked.wait();
+                    let answer = serde_json::to_string(&Answer::Nids(vec![nid.to_owned()])).unwrap();
+                    writeln!(&stream, "{answer}").unwrap();
+                }
+            })
+        });
+        let (requests, limit) = ([Request::Nids, Request::Nids], Duration::from_secs(3));
+        let asked = side_by_side(&[silent, first, second], |socket| ask_within(socket, &requests, limit));
+        let seen = asked.iter().map(|outcome| match outcome {
+            Ok(answers) => serde_json::to_string(answers).unwrap(),
+            Err(e) => format!("silent: {}", is_silence(e)),
+        });
+        let answers = r#"[{"nids":["1@tcp"]},{"nids":["2@tcp"]}]"#;
+        assert_eq!(seen.collect::<Vec<_>>(), ["silent: true", answers, answers]);
+        servers.into_iter().for_each(|server| server.join().unwrap());
+    }
+
+    #[test]
+    fn a_process_that_takes_no_connection_is_silent_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mount-1.sock");
+        let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        listener.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+        listener.listen(0).unwrap();
+        let asked = || ask_within(&path, &[Request::Nids], Duration::from_millis(50)).unwrap_err();
+        // The kernel keeps one connection.
+        assert!((0..3).all(|_| is_silence(&asked())));
     }
 }

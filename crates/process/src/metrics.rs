@@ -1,6 +1,6 @@
-//! `/metrics`: the metrics of this process for a monitoring system, over HTTP/1.1; and `/values?PATTERN&PATTERN...`: parameters as JSON, for
-//! `nacre top`, if they are among those that it needs. On loopback unless the administrator names an address, because whoever can
-//! connect may read.
+//! The HTTP server of a process. `/metrics` has its metrics for a monitoring system; `/values?PATTERN&PATTERN...` has parameters as JSON for
+//! `nacre top`, and only those that it needs. The server listens on loopback unless the administrator names an address, because everybody
+//! who can connect may read.
 //!
 //! One request for each connection, limited in size and time. Only so many are served together; further connections
 //! wait in the kernel's backlog.
@@ -8,6 +8,7 @@
 use nacre_base::param::Params;
 use nacre_base::param::openmetrics::Dialect;
 use nacre_diagnosis::json;
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -199,7 +200,9 @@ fn is_for_everybody(pattern: &str) -> bool {
 
 /// The parameters that match one of the patterns, as a JSON object.
 fn values(params: &Params, patterns: &str) -> String {
-    let all = patterns.split('&').flat_map(|pattern| params.values(pattern));
+    // Each one once: otherwise a short request could make this process work for long.
+    let patterns: BTreeSet<&str> = patterns.split('&').collect();
+    let all = patterns.into_iter().flat_map(|pattern| params.values(pattern));
     let all = all.map(|(name, value)| (name, json::value(&value))).collect();
     serde_json::Value::Object(all).to_string()
 }

@@ -28,6 +28,8 @@ pub struct CallOptions {
     pub bulk: Bulk,
     /// True if others wait for this request: it is served first and is exempt from the window of RPCs in flight.
     pub high_priority: bool,
+    /// True if the request waits for room in the window of RPCs in flight, as all requests of [`Lane::Io`] do that are not of high priority.
+    pub windowed: bool,
     /// True if the server takes the locks for this request, so that it may have to wait for other clients. It then never holds back a
     /// request that those clients may be waiting for: it has a window of its own.
     pub lockless: bool,
@@ -62,6 +64,7 @@ impl Default for CallOptions {
             modify: false,
             bulk: Bulk::None,
             high_priority: false,
+            windowed: false,
             lockless: false,
             no_delay: false,
             replay: false,
@@ -73,6 +76,13 @@ impl Default for CallOptions {
             jobid: [0; 32],
             backlog: 0,
         }
+    }
+}
+
+impl CallOptions {
+    /// True if the request waits for room in the window.
+    pub(crate) fn is_windowed(&self) -> bool {
+        (self.windowed || self.lane == Lane::Io) && !self.high_priority
     }
 }
 

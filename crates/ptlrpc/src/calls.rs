@@ -6,6 +6,7 @@
 use crate::congestion::Controller;
 use crate::error::RpcError;
 use crate::flights::AllFlights;
+use crate::gates::{Gate, Gates};
 use crate::import_state::Connection;
 use crate::message::{Incoming, micros};
 use crate::modify_slots::ModifySlots;
@@ -27,7 +28,7 @@ pub(crate) struct Spec {
     pub(crate) modify: bool,
     /// Bytes of bulk that the call takes from the window; `None` if the window does not apply to it.
     pub(crate) window: Option<u64>,
-    /// True if the server takes the call's locks, and may have to wait for other clients' (see [`Gate`]).
+    /// True if the server takes the call's locks, and may have to wait for other clients' (see [`Gates`]).
     pub(crate) lockless: bool,
     pub(crate) no_delay: bool,
     /// True for a connect, a disconnect and the progress report of a recovery: sent at once, whatever the import's
@@ -149,26 +150,10 @@ pub(crate) struct Calls {
     /// Xid of the latest call.
     last_started: u64,
     slots: ModifySlots,
-    /// Of calls that name a lock of this client.
-    gate: Gate,
-    /// Of lockless calls; made for the first one, because most imports have none.
-    lockless_gate: Option<Box<Gate>>,
+    gates: Gates,
     /// Calls that wait for a modify slot. A call that fails while it waits stays here until its turn.
     for_slot: VecDeque<u64>,
     pub(crate) flights: AllFlights,
-}
-
-/// A window, and the calls that wait for room in it. Lockless calls have one of their own, as large as the other: they may wait at the
-/// server for another client, whose program may wait for room in its cache, and so for calls that name locks. If both shared a window, two
-/// clients could wait for each other for ever.
-struct Gate {
-    window: Window,
-    /// A call that fails while it waits stays here until its turn.
-    waiting: VecDeque<u64>,
-}
-
-impl Gate {
-    const NEW: Gate = Gate { window: Window::NEW, waiting: VecDeque::new() };
 }
 
 /// The answered call, or ping, as its import needs to know it.
@@ -217,8 +202,7 @@ impl Calls {
             by_lane: [const { SortedMap::new() }; Lane::ALL.len()],
             last_started: 0,
             slots: ModifySlots::new(1),
-            gate: Gate::NEW,
-            lockless_gate: None,
+            gates: Gates::NEW,
             for_slot: VecDeque::new(),
             flights: AllFlights::new(),
         }
@@ -454,20 +438,19 @@ impl Calls {
         }
         if call.phase == Phase::Queued {
             self.for_slot.retain(|x| *x != xid);
-            self.gate_of(call.spec.lockless).waiting.retain(|x| *x != xid);
+            self.gates.of(call.spec.lockless).waiting.retain(|x| *x != xid);
         }
         if call.tag != Tag(0) {
             self.slots.give(call.tag);
             self.fill_slots();
         }
         if let Some(bytes) = call.room {
-            self.gate_of(call.spec.lockless).window.give(bytes);
+            self.gates.of(call.spec.lockless).window.give(bytes);
             self.fill_window(call.spec.lockless);
         }
         if self.calls.is_empty() {
             assert_eq!(self.slots.taken(), 0, "no call is left, and modify slots are taken");
-            let is_unused = self.gates().all(|(_, gate)| gate.window.in_flight() == Credits::default());
-            assert!(is_unused, "no call is left, and windows are in use");
+            assert!(self.gates.are_unused(), "no call is left, and a window is in use");
             self.flights.assert_none();
         }
     }
@@ -481,12 +464,12 @@ impl Calls {
             let room = &mut rooms[usize::from(lockless)];
             *room = Credits { rpcs: room.rpcs + 1, bytes: room.bytes + bytes };
         }
-        for (lockless, gate) in self.gates() {
+        for (lockless, gate) in self.gates.iter() {
             let room = rooms[usize::from(lockless)];
             assert_eq!(room, gate.window.in_flight(), "what calls have of the window, and what it has given");
         }
         let queued = self.calls.values().filter(|c| c.phase == Phase::Queued).count();
-        let places = self.for_slot.len() + self.waiting_for_windows();
+        let places = self.for_slot.len() + self.gates.waiting();
         assert!(queued <= places, "{queued} calls wait in queues, which have {places} places");
     }
 
@@ -498,59 +481,36 @@ impl Calls {
 
     /// Sets the number of RPCs in flight that the administrator allows; 0 for no limit of his.
     pub(crate) fn set_window(&mut self, rpcs: u32) {
-        self.each_window(|window| window.set_limit(rpcs));
+        self.change_windows(|window| window.set_limit(rpcs));
     }
 
     /// The server granted a window.
     pub(crate) fn handle_grant(&mut self, granted: Credits) {
         if granted != self.granted() {
-            self.each_window(|window| window.handle_grant(granted));
+            self.change_windows(|window| window.handle_grant(granted));
         }
     }
 
     /// The server's latest grant.
     pub(crate) fn granted(&self) -> Credits {
-        let granted = self.gate.window.granted();
-        assert!(
-            self.gates().all(|(_, gate)| gate.window.granted() == granted),
-            "both windows are as the server granted"
-        );
-        granted
+        self.gates.granted()
     }
 
-    /// The gates that there are, and whether each is that of lockless calls.
-    fn gates(&self) -> impl Iterator<Item = (bool, &Gate)> {
-        std::iter::once((false, &self.gate)).chain(self.lockless_gate.as_deref().map(|gate| (true, gate)))
-    }
-
-    fn gate_of(&mut self, lockless: bool) -> &mut Gate {
-        let Calls { gate, lockless_gate, .. } = self;
-        match lockless {
-            false => gate,
-            true => lockless_gate
-                .get_or_insert_with(|| Box::new(Gate { window: gate.window.as_large(), waiting: VecDeque::new() })),
+    /// Changes the windows, and lets calls through for which there is room now.
+    fn change_windows(&mut self, change: impl Fn(&mut Window)) {
+        self.gates.change(change);
+        for lockless in [false, true] {
+            self.fill_window(lockless);
         }
-    }
-
-    /// Changes both windows, and lets calls through for which there is room now.
-    fn each_window(&mut self, change: impl Fn(&mut Window)) {
-        change(&mut self.gate.window);
-        self.lockless_gate.iter_mut().for_each(|gate| change(&mut gate.window));
-        self.fill_window(false);
-        self.fill_window(true);
-    }
-
-    fn waiting_for_windows(&self) -> usize {
-        self.gates().map(|(_, gate)| gate.waiting.len()).sum()
     }
 
     /// RPCs and bytes that wait for the window, the one that is about to be sent, and those that its caller has to send besides.
     pub(crate) fn wanted(&self, bytes: u64, backlog: u64) -> Credits {
         let bytes_of = |xid| self.calls.get(xid).and_then(|c| c.spec.window).unwrap_or(0);
         // Of a long queue only the first bytes are added up, to keep this cheap; the count of its RPCs is exact.
-        let waiting = self.gates().flat_map(|(_, gate)| gate.waiting.iter().take(64)).map(bytes_of).sum::<u64>();
+        let waiting = self.gates.iter().flat_map(|(_, gate)| gate.waiting.iter().take(64)).map(bytes_of).sum::<u64>();
         let to_come = backlog.div_ceil(bytes.max(1)).min(Controller::RPCS_MAX.into()) as u32;
-        Credits { rpcs: self.waiting_for_windows() as u32 + 1 + to_come, bytes: waiting + bytes + backlog }
+        Credits { rpcs: self.gates.waiting() as u32 + 1 + to_come, bytes: waiting + bytes + backlog }
     }
 
     /// RPCs sent and not answered.
@@ -564,10 +524,9 @@ impl Calls {
         queued.filter_map(|c| c.spec.window).sum()
     }
 
-    /// Returns whether a new engine with the same limits would behave as this one: it has no calls, no grant of the server and
-    /// no counts.
-    pub(crate) fn is_as_new(&self) -> bool {
-        self.is_empty() && self.granted() == Credits::default() && self.flights.is_empty()
+    /// Returns whether nothing but the server's last grant would be lost with this engine: it has no calls and no counts.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.is_empty() && self.flights.is_empty()
     }
 
     /// Returns whether there is no call at all.
@@ -593,9 +552,8 @@ impl Calls {
     }
 
     fn fill_window(&mut self, lockless: bool) {
-        let Calls { gate, lockless_gate, calls, .. } = self;
-        let gate = if lockless { lockless_gate.as_deref_mut() } else { Some(gate) };
-        let Some(Gate { window, waiting }) = gate else { return };
+        let Calls { gates, calls, .. } = self;
+        let Some(Gate { window, waiting }) = gates.made(lockless) else { return };
         while let Some(xid) = waiting.front().copied() {
             if let Some(call) = calls.get_mut(&xid) {
                 let bytes = call.spec.window.expect("who waits for the window needs room there");
@@ -610,19 +568,15 @@ impl Calls {
 
     /// The call has its modify slot, if it needs one.
     fn enter_window(&mut self, xid: u64) {
-        let lockless = self.calls.get(&xid).is_some_and(|call| call.spec.lockless);
-        self.gate_of(lockless);
-        let Calls { gate, lockless_gate, calls, .. } = self;
+        let Calls { gates, calls, .. } = self;
         let call = calls.get_mut(&xid).expect("only a call that is there enters the window");
-        let gate = if lockless { lockless_gate.as_deref_mut() } else { Some(gate) };
-        let Gate { window, waiting } = gate.expect("it was made just now");
-        match call.spec.window {
-            None => call.admit(None),
-            Some(bytes) if waiting.is_empty() && window.take(bytes) => call.admit(Some(bytes)),
-            Some(_) => {
-                call.waited_for = Some(Part::Window);
-                waiting.push_back(xid);
-            }
+        let Some(bytes) = call.spec.window else { return call.admit(None) };
+        let Gate { window, waiting } = gates.of(call.spec.lockless);
+        if waiting.is_empty() && window.take(bytes) {
+            call.admit(Some(bytes));
+        } else {
+            call.waited_for = Some(Part::Window);
+            waiting.push_back(xid);
         }
     }
 }
@@ -965,11 +919,11 @@ mod tests {
                     _ => {}
                 }
                 c.check();
-                let is_within = c.gates().all(|(_, gate)| gate.window.in_flight().rpcs <= 3);
+                let is_within = c.gates.iter().all(|(_, gate)| gate.window.in_flight().rpcs <= 3);
                 assert!(is_within && c.in_flight() <= alive.len());
             }
-            assert!(c.is_empty() && c.for_slot.len() + c.waiting_for_windows() == 0, "seed {seed}");
-            assert!(c.gates().all(|(_, gate)| gate.window.in_flight() == Credits::default()));
+            assert!(c.is_empty() && c.for_slot.len() + c.gates.waiting() == 0, "seed {seed}");
+            assert!(c.gates.are_unused());
             assert_eq!([c.slots.take(), c.slots.take()], [Some(Tag(1)), Some(Tag(2))]);
         }
     }

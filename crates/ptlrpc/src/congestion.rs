@@ -154,6 +154,8 @@ struct Rate {
     per_second: Option<f64>,
     /// The same of their cost in bytes, which is at least [`COST_MIN`] each; over the last windows, where the latest counts most.
     cost_per_second: Option<f64>,
+    /// Where the last window was.
+    off: Off,
     finished: u32,
     finished_cost: u64,
     /// How much of the time in which requests are served they spend at the device; over the last windows, as the cost.
@@ -184,8 +186,7 @@ impl Rate {
         self.busy_since = is_busy.then_some(now);
         if self.busy >= RATE_WINDOW && self.finished > 0 {
             self.per_second = Some(f64::from(self.finished) / self.busy.as_secs_f64());
-            let cost = self.finished_cost as f64 / self.busy.as_secs_f64();
-            self.cost_per_second = Some(self.cost_per_second.map_or(cost, |before| before + (cost - before) / 4.0));
+            self.note_cost(self.finished_cost as f64 / self.busy.as_secs_f64());
             let share = self.finished_at_device.as_secs_f64() / self.finished_ran.as_secs_f64().max(1e-9);
             self.at_device = Some(self.at_device.map_or(share, |before| before + (share - before) / 4.0).min(1.0));
             (self.finished, self.finished_cost, self.busy) = (0, 0, Duration::ZERO);
@@ -193,6 +194,40 @@ impl Rate {
         }
     }
 }
+
+impl Rate {
+    /// A window had this cost in a second. A device wavers, so the average moves slowly; but if two windows in a row have been far below
+    /// it or far above it, the device has changed, and only the last of them says how.
+    fn note_cost(&mut self, cost: f64) {
+        let Some(before) = self.cost_per_second else { return self.cost_per_second = Some(cost) };
+        let off = Off::of(cost / before.max(1.0));
+        let has_changed = off != Off::Near && off == self.off;
+        self.off = if has_changed { Off::Near } else { off };
+        self.cost_per_second = Some(if has_changed { cost } else { before + (cost - before) / 4.0 });
+    }
+}
+
+/// How a window's rate compares with the average before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Off {
+    #[default]
+    Near,
+    Below,
+    Above,
+}
+
+impl Off {
+    fn of(ratio: f64) -> Off {
+        match ratio {
+            ratio if ratio < FAR_BELOW => Off::Below,
+            ratio if ratio > 1.0 / FAR_BELOW => Off::Above,
+            _ => Off::Near,
+        }
+    }
+}
+
+/// A rate this much lower than the average, or the average this much lower than it, is far off.
+const FAR_BELOW: f64 = 0.75;
 
 /// How long requests took from their arrival on, in milliseconds: those answered in the second that runs, and in the one before it.
 #[derive(Debug, Default)]
@@ -254,16 +289,14 @@ impl Congestion {
         self.handle_time(now);
         self.latency.running.add(answered.took.as_millis() as u64);
         // As published, it no longer counts when the window is computed.
-        self.load.rate.finished_ran += answered.ran;
-        self.load.rate.finished_at_device += answered.at_device;
-        self.load.handle_end(answered.export, Some(answered.bytes), now);
+        self.load.handle_end(answered.export, Some(&answered), now);
         let granted = match self.controller {
             Controller::Fixed(rpcs) => Credits { rpcs, bytes: 0 },
             Controller::Rcc => {
                 Credits { rpcs: self.rcc.grant(&self.load, answered.wanted.rpcs, answered.took), bytes: 0 }
             }
             Controller::Nacre => {
-                self.nacre.handle_time(&self.load, now);
+                self.nacre.handle_time(&self.load, self.bound, now);
                 self.nacre.grant(&self.load, self.bound)
             }
         };
@@ -361,18 +394,21 @@ impl Load {
         Duration::from_secs_f64((f64::from(self.under_way) / rate.max(1e-3)).min(DRAINED_MAX.as_secs_f64()))
     }
 
-    /// A request ends; `bytes` are those that it has moved, if it is answered.
-    fn handle_end(&mut self, export: u64, bytes: Option<u64>, now: Time) {
+    /// A request ends, with an answer or without.
+    fn handle_end(&mut self, export: u64, answered: Option<&Answered>, now: Time) {
         let Some(active) = self.active.get_mut(&export).filter(|active| active.under_way > 0) else {
             panic!("a request of export {export:#x} ended that never arrived")
         };
         active.under_way -= 1;
         active.idle_since = now;
         self.under_way -= 1;
-        if let Some(bytes) = bytes {
+        if let Some(answered) = answered {
+            let cost = answered.bytes.max(COST_MIN);
             self.rate.finished += 1;
-            self.rate.finished_cost += bytes.max(COST_MIN);
-            self.rate.all_finished += bytes.max(COST_MIN);
+            self.rate.finished_cost += cost;
+            self.rate.all_finished += cost;
+            self.rate.finished_ran += answered.ran;
+            self.rate.finished_at_device += answered.at_device;
         }
         self.rate.handle_time(now, self.under_way > 0);
         self.drop_if_left(export);
@@ -441,6 +477,24 @@ mod tests {
             now += 1050;
         }
         assert_eq!(c.status(at(0)).per_second, Some(20.0));
+    }
+
+    #[test]
+    fn a_device_that_has_changed_is_known_after_two_windows() {
+        let mut rate = Rate::default();
+        let noted = |rate: &mut Rate, costs: &[f64]| {
+            costs.iter().for_each(|cost| rate.note_cost(*cost));
+            rate.cost_per_second.unwrap()
+        };
+        assert_eq!(noted(&mut rate, &[180.0, 180.0]), 180.0);
+        assert_eq!(noted(&mut rate, &[60.0]), 150.0, "one slow window is a slow window");
+        assert_eq!(noted(&mut rate, &[60.0]), 60.0, "the disk is three times slower");
+        assert_eq!(noted(&mut rate, &[180.0, 180.0]), 180.0, "and is as fast as before");
+        assert_eq!(
+            noted(&mut rate, &[120.0, 180.0, 240.0]),
+            186.5625,
+            "the disk wavers: the average moves by a quarter"
+        );
     }
 
     #[test]

@@ -516,7 +516,7 @@ impl ImportShared {
             s.lock_pool = pool;
         }
         // Replies to requests outside of the window say nothing of it.
-        if grants && self.connect_data(s).flags & connect_flags::CREDITS != 0 && granted != s.calls.granted() {
+        if grants && self.connect_data(s).flags & connect_flags::CREDITS != 0 {
             s.calls.handle_grant(granted);
         }
         drop(guard);
@@ -888,6 +888,7 @@ impl Ongoing {
             match_bits: 0,
             backlog: options.backlog,
         };
+        let window = options.is_windowed().then_some(bulk_len as u64);
         let replay = options.replay.then(|| {
             let data = if let Bulk::Send(data) = &options.bulk { data.clone() } else { Payload::new() };
             let (header, body) = (fixed.header(), body.clone());
@@ -897,7 +898,7 @@ impl Ongoing {
             opcode,
             lane: options.lane,
             modify: options.modify,
-            window: (options.lane == Lane::Io && !options.high_priority).then_some(bulk_len as u64),
+            window,
             lockless: options.lockless,
             no_delay: options.no_delay,
             control: false,

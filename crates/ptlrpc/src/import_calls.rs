@@ -2,6 +2,7 @@
 //! call, stays while the import is in use, and is dropped when the import has come to rest.
 
 use crate::calls::{Calls, Expired};
+use crate::window::Credits;
 use nacre_base::Time;
 use std::ops::{Deref, DerefMut};
 
@@ -11,14 +12,19 @@ pub(crate) struct ImportCalls {
     window: u16,
     /// See [`Calls::set_slots`].
     slots: u16,
+    /// RPCs that the next engine begins with; 0 if the server grants no windows.
+    first_window: u32,
     engine: Option<Box<Calls>>,
 }
+
+/// RPCs that an import begins with after a rest. What the server granted before is out of date, and its next reply says what counts.
+const AFTER_REST: u32 = 1;
 
 static NO_CALLS: Calls = Calls::new();
 
 impl ImportCalls {
     pub(crate) fn new() -> ImportCalls {
-        ImportCalls { window: 0, slots: 1, engine: None }
+        ImportCalls { window: 0, slots: 1, first_window: 0, engine: None }
     }
 
     /// Sets the number of modify RPCs that the server allows.
@@ -38,6 +44,15 @@ impl ImportCalls {
         self.in_use().into_iter().for_each(|calls| calls.set_window(rpcs.into()));
     }
 
+    /// The server has granted a window.
+    pub(crate) fn handle_grant(&mut self, granted: Credits) {
+        match &mut self.engine {
+            Some(calls) if granted != calls.granted() => calls.handle_grant(granted),
+            Some(_) => {}
+            None => self.first_window = granted.rpcs,
+        }
+    }
+
     /// The engine, if there is one: for events that only concern calls that are there.
     pub(crate) fn in_use(&mut self) -> Option<&mut Calls> {
         self.engine.as_deref_mut()
@@ -45,7 +60,9 @@ impl ImportCalls {
 
     /// Ends the calls whose time is over, as [`Calls::handle_time`]. An engine that knows nothing of use is dropped.
     pub(crate) fn handle_time(&mut self, now: Time, connection: Option<u32>) -> Expired {
-        self.engine.take_if(|calls| calls.is_as_new());
+        if let Some(rested) = self.engine.take_if(|calls| calls.is_at_rest()) {
+            self.first_window = if rested.granted() == Credits::default() { 0 } else { AFTER_REST };
+        }
         match self.in_use() {
             Some(calls) => calls.handle_time(now, connection),
             None => Expired { next: Time::FAR_FUTURE, lost: None, unanswered: false },
@@ -63,11 +80,12 @@ impl Deref for ImportCalls {
 
 impl DerefMut for ImportCalls {
     fn deref_mut(&mut self) -> &mut Calls {
-        let (window, slots) = (self.window, self.slots);
+        let (window, slots, rpcs) = (self.window, self.slots, self.first_window);
         self.engine.get_or_insert_with(|| {
             let mut calls = Box::new(Calls::new());
             calls.set_window(window.into());
             calls.set_slots(slots);
+            calls.handle_grant(Credits { rpcs, bytes: 0 });
             calls
         })
     }
@@ -77,7 +95,6 @@ impl DerefMut for ImportCalls {
 mod tests {
     use super::*;
     use crate::calls::Spec;
-    use crate::window::Credits;
 
     #[test]
     fn the_engine_stays_while_there_are_calls_and_keeps_its_limits_when_it_is_made_again() {
@@ -96,12 +113,29 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_of_the_server_is_not_forgotten() {
+    fn an_import_begins_with_its_first_window_and_after_a_rest_with_one_rpc() {
         let mut calls = ImportCalls::new();
-        calls.begin(1, Spec::plain());
         calls.handle_grant(Credits { rpcs: 3, bytes: 0 });
+        assert!(calls.in_use().is_none(), "an idle import that connects needs no engine");
+        let granted = |calls: &mut ImportCalls, xid| {
+            calls.begin(xid, Spec::plain());
+            calls.granted().rpcs
+        };
+        assert_eq!(granted(&mut calls, 1), 3);
+        calls.handle_grant(Credits { rpcs: 100, bytes: 1 << 20 });
         calls.finish(1);
         calls.handle_time(Time::ZERO, None);
-        assert!(calls.in_use().is_some());
+        assert!(calls.in_use().is_none());
+        assert_eq!(granted(&mut calls, 2), 1);
+    }
+
+    #[test]
+    fn where_the_server_grants_no_windows_there_is_none_after_a_rest() {
+        let mut calls = ImportCalls::new();
+        calls.begin(1, Spec::plain());
+        calls.finish(1);
+        calls.handle_time(Time::ZERO, None);
+        calls.begin(2, Spec::plain());
+        assert_eq!(calls.granted(), Credits::default());
     }
 }

@@ -30,17 +30,15 @@ pub(crate) struct LaneService<W: Classified> {
     stats: OpStats,
     owner: Weak<dyn LaneOwner<W>>,
     this: Weak<LaneService<W>>,
-    /// See [`LaneQueue::set_at_once`]; `u32::MAX` for any number.
-    at_once: AtomicU32,
     /// True if the policy needs to know how long requests take at the device.
     measures_device: AtomicBool,
-    /// Fires when the next request may run that waits although there is a slot; made when the first one does.
+    /// Fires when a request may run that waits although there is a slot. Made when a request first does: few policies let one.
     timer: OnceLock<Box<(Arc<Timer>, Task)>>,
 }
 
 pub(crate) struct LaneState<W: Classified> {
     queue: LaneQueue<W>,
-    /// There once a request was at the device while the policy needed to know how long.
+    /// Requests at the device; none before a policy needed to know how long requests take there.
     device: Option<Box<DeviceTime>>,
     /// Estimated time from arrival to reply.
     service: Estimator,
@@ -68,7 +66,7 @@ pub(crate) struct LaneSlot<W: Classified> {
     left: AtomicBool,
     /// The [`Ticket`] that the request got with its slot.
     ticket: AtomicU64,
-    /// What the request has taken from the device, if its lane measures that, in microseconds.
+    /// Microseconds that the request has taken from the device, if its lane measures them.
     device_us: AtomicU32,
 }
 
@@ -114,7 +112,6 @@ impl<W: Classified> LaneService<W> {
             stats: OpStats::default(),
             owner,
             this: this.clone(),
-            at_once: AtomicU32::new(u32::MAX),
             measures_device,
             timer: OnceLock::new(),
         })
@@ -129,13 +126,13 @@ impl<W: Classified> LaneService<W> {
         self.spawn(next);
     }
 
-    /// The target's congestion control wants so many requests to run at once, or no longer cares.
+    /// Sets the limit of the target's congestion control on requests that run at once, or takes it away.
     pub(crate) fn set_at_once(&self, most: Option<u32>, now: Time) {
-        // It is said with each answer, and rarely changes.
-        if self.at_once.swap(most.unwrap_or(u32::MAX), Ordering::Relaxed) == most.unwrap_or(u32::MAX) {
+        let mut s = self.state.lock();
+        // The limit comes with each answer, and rarely changes.
+        if s.queue.at_once() == most {
             return;
         }
-        let mut s = self.state.lock();
         let next = s.queue.set_at_once(most, now);
         self.arm(s);
         self.spawn(next);
@@ -156,7 +153,7 @@ impl<W: Classified> LaneService<W> {
         works.into_iter().for_each(|work| owner.clone().spawn_worker(work));
     }
 
-    /// Sets the timer for the next request that waits although there is a slot for it.
+    /// Sets the timer if a request waits although there is a slot for it.
     fn arm(&self, state: MutexGuard<'_, LaneState<W>>) {
         let Some(at) = state.queue.wake_at() else { return };
         drop(state);
@@ -182,7 +179,7 @@ impl<W: Classified> LaneService<W> {
         at.unwrap_or(Time::FAR_FUTURE)
     }
 
-    /// A request arrived. Returns whether a request runs now, which may be another one, or the request waits, or is dropped.
+    /// A request arrived. Returns the request that runs now, which may be another one, or whether the arrived one waits or is dropped.
     pub(crate) fn handle_arrival(&self, work: W, now: Time) -> Admission<W> {
         let mut s = self.state.lock();
         let admission = s.queue.handle_arrival(work, now);
@@ -231,12 +228,12 @@ impl<W: Classified> LaneSlot<W> {
         self.ticket.store(ticket.number(), Ordering::Relaxed);
     }
 
-    /// That ticket.
+    /// The ticket that the request got with its slot.
     pub(crate) fn noted(&self) -> Ticket {
         Ticket::of_number(self.ticket.load(Ordering::Relaxed))
     }
 
-    /// The request is about to wait for the device. Returns none if the lane does not need to know.
+    /// The request is about to wait for the device. Returns none if its lane does not measure how long.
     pub(crate) fn at_device(&self) -> Option<AtDevice<'_, W>> {
         if !self.lane.measures_device.load(Ordering::Relaxed) {
             return None;

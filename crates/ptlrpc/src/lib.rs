@@ -45,6 +45,7 @@ mod evictor;
 mod export;
 mod export_table;
 mod flights;
+mod gates;
 mod identity;
 mod import;
 mod import_calls;

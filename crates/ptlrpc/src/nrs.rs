@@ -4,7 +4,8 @@
 //! The order is that of a [`Policy`], which can be exchanged while requests wait ([`pending`]). Some policies let a request wait
 //! although there is a slot for it; `wake_at` is when the next of these may run. A slot of the lane, Lustre's service
 //! thread, is for work, not for waiting: a request whose data is slow to come gives its slot back (`handle_slow`), and a client
-//! with [`SLOW_MAX`] such requests gets no further slot until one of them has ended.
+//! with [`SLOW_MAX`] such requests gets no further slot until one of them has ended. Its requests are held back when their turns come;
+//! when they are let go they run before all others, because their turns have come already.
 
 mod classified;
 mod delay;
@@ -21,10 +22,10 @@ pub(crate) use classified::Classified;
 pub use classified::Place;
 use nacre_base::{FxHashMap, Nid, Time};
 use nacre_wire::{Lane, Opcode, RpcHeader};
-use pending::Pending;
+use pending::{Pending, Turn};
 pub use policy::{Classes, Delay, Order, Ordered, Policy, Quanta, Schedule, UnknownPolicy};
 pub use rules::{Rate, RuleError, Rules};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 pub(crate) use ticket::{Done, Ticket};
 
 /// Outcome of a request's arrival.
@@ -42,13 +43,10 @@ pub(crate) enum Admission<T> {
 /// own that goes first, and slots beyond the limit that only they get, so that they run even if everything else waits
 /// for them.
 pub(crate) struct LaneQueue<T: Classified> {
-    /// Most regular requests that run at once.
-    limit: usize,
-    /// Requests that may run at once by the schedule, and as many as the target's congestion control wants, if it has a wish.
+    /// Most regular requests that run at once, by the schedule.
     threads: u32,
+    /// The same by the target's congestion control; none if it sets no limit.
     at_once: Option<u32>,
-    /// Most requests of both priorities that run at once.
-    limit_all: usize,
     regular: Class<T>,
     high_priority: Class<T>,
     /// High-priority requests started since the last regular one, and how many may be.
@@ -64,8 +62,10 @@ struct Class<T: Classified> {
     pending: Pending<T>,
     /// How many requests of each client wait or are held back; none has 0.
     of_clients: FxHashMap<Nid, usize>,
-    /// Requests of clients with too many slow ones, whose turn had come.
-    held_back: BTreeMap<Nid, VecDeque<T>>,
+    /// Requests of clients with too many slow ones, whose turns have come, in the order of their turns.
+    held_back: FxHashMap<Nid, VecDeque<(Turn, T)>>,
+    /// How many these are.
+    held_back_count: usize,
 }
 
 /// Most requests of one client that wait in each queue of a lane.
@@ -96,40 +96,44 @@ impl<T: Classified + 'static> LaneQueue<T> {
     pub(crate) fn new(schedule: Schedule) -> LaneQueue<T> {
         let (regular, high_priority) = (Class::new(schedule.regular), Class::new(schedule.high_priority));
         let in_a_row_max = schedule.high_priority_ratio;
-        let mut queue = LaneQueue {
-            limit: 0,
-            threads: schedule.threads,
-            at_once: None,
-            limit_all: 0,
-            regular,
-            high_priority,
-            in_a_row: 0,
-            in_a_row_max,
-            slow: FxHashMap::default(),
-        };
-        queue.set_limit();
-        queue
+        let (at_once, in_a_row, slow) = Default::default();
+        let threads = schedule.threads;
+        LaneQueue { threads, at_once, regular, high_priority, in_a_row, in_a_row_max, slow }
     }
 
-    fn set_limit(&mut self) {
-        self.limit = self.at_once.map_or(self.threads, |most| most.min(self.threads)) as usize;
-        self.limit_all = self.limit.saturating_add((self.limit / 8).max(1));
+    /// Most regular requests that run at once.
+    fn limit(&self) -> usize {
+        self.at_once.map_or(self.threads, |most| most.min(self.threads)) as usize
+    }
+
+    /// Most requests of both priorities that run at once.
+    fn limit_all(&self) -> usize {
+        let limit = self.limit();
+        limit.saturating_add((limit / 8).max(1))
+    }
+
+    /// True if another request of this priority may run.
+    fn has_slot(&self, high: bool) -> bool {
+        self.running() < self.limit_all() && (high || self.regular.running < self.limit())
     }
 
     /// Another schedule from now on, also for the requests that wait. Returns the requests that may run now.
     pub(crate) fn set_schedule(&mut self, schedule: Schedule, now: Time) -> Vec<T> {
         self.threads = schedule.threads;
-        self.set_limit();
         self.in_a_row_max = schedule.high_priority_ratio;
         self.regular.pending.set_order(schedule.regular, now);
         self.high_priority.pending.set_order(schedule.high_priority, now);
         self.handle_time(now)
     }
 
-    /// The target's congestion control wants so many requests to run at once, or no longer cares. Returns the requests that may run now.
+    /// The limit that [`LaneQueue::set_at_once`] has set.
+    pub(crate) fn at_once(&self) -> Option<u32> {
+        self.at_once
+    }
+
+    /// Sets the limit of the target's congestion control, or takes it away. Returns the requests that may run now.
     pub(crate) fn set_at_once(&mut self, most: Option<u32>, now: Time) -> Vec<T> {
         self.at_once = most;
-        self.set_limit();
         self.handle_time(now)
     }
 
@@ -140,21 +144,17 @@ impl<T: Classified + 'static> LaneQueue<T> {
         next
     }
 
-    /// When a request may run that waits although there is a slot for it; none if no request does.
+    /// The time at which the queue must look again, because a request waits for it although there is a slot; none if no request does.
     pub(crate) fn wake_at(&self) -> Option<Time> {
-        if self.running() >= self.limit_all {
-            return None;
-        }
-        let regular = if self.regular.running < self.limit { self.regular.pending.next_at() } else { None };
-        regular.into_iter().chain(self.high_priority.pending.next_at()).min()
+        let with_slots = [false, true].into_iter().filter(|high| self.has_slot(*high));
+        with_slots.filter_map(|high| self.class(high).pending.next_at()).min()
     }
 
     /// A request arrived. The one that runs now may be another.
     pub(crate) fn handle_arrival(&mut self, request: T, now: Time) -> Admission<T> {
         let high = is_high_priority(request.header());
-        let fits = self.running() < if high { self.limit_all } else { self.limit };
-        let may_run = fits && !is_held_back(&self.slow, request.client());
-        let class = self.class(high);
+        let may_run = self.has_slot(high) && !is_held_back(&self.slow, request.client());
+        let class = self.class_mut(high);
         if may_run && class.pending.lets_run_at_once() {
             class.running += 1;
             self.assert_limits(high);
@@ -163,13 +163,12 @@ impl<T: Classified + 'static> LaneQueue<T> {
         if !class.enqueue(request, now) {
             return Admission::Full;
         }
-        let next = if may_run { self.next(now) } else { None };
-        next.map_or(Admission::Queued, Admission::Run)
+        self.next(now).map_or(Admission::Queued, Admission::Run)
     }
 
     /// A request of this class is done, or no longer counts. Returns the request that runs in its place.
     pub(crate) fn handle_done(&mut self, high_priority: bool, done: Done, now: Time) -> Option<T> {
-        let class = self.class(high_priority);
+        let class = self.class_mut(high_priority);
         assert!(class.running > 0, "a request was done twice");
         class.running -= 1;
         class.pending.handle_done(done, now);
@@ -191,8 +190,10 @@ impl<T: Classified + 'static> LaneQueue<T> {
         if *slow == 0 {
             self.slow.remove(&client);
         }
-        self.regular.let_go(client, now);
-        self.high_priority.let_go(client, now);
+        if !is_held_back(&self.slow, client) {
+            self.regular.let_go(client, now);
+            self.high_priority.let_go(client, now);
+        }
         self.handle_time(now)
     }
 
@@ -208,20 +209,17 @@ impl<T: Classified + 'static> LaneQueue<T> {
 
     /// Panics if a request was started beyond the limits.
     fn assert_limits(&self, high_priority: bool) {
-        let regular = self.regular.running;
-        assert!(high_priority || regular <= self.limit, "{regular} of {} run", self.limit);
-        assert!(self.running() <= self.limit_all, "{} of {} run", self.running(), self.limit_all);
+        let (regular, limit) = (self.regular.running, self.limit());
+        assert!(high_priority || regular <= limit, "{regular} of {limit} run");
+        let (running, limit_all) = (self.running(), self.limit_all());
+        assert!(running <= limit_all, "{running} of {limit_all} run");
     }
 
     /// Starts the next request if there is a slot for it.
     fn next(&mut self, now: Time) -> Option<T> {
-        if self.running() >= self.limit_all {
-            return None;
-        }
-        let regular_fits = self.regular.running < self.limit;
         let regular_first = self.in_a_row >= self.in_a_row_max;
         for high in [!regular_first, regular_first] {
-            if !high && !regular_fits {
+            if !self.has_slot(high) {
                 continue;
             }
             let class = if high { &mut self.high_priority } else { &mut self.regular };
@@ -234,7 +232,11 @@ impl<T: Classified + 'static> LaneQueue<T> {
         None
     }
 
-    fn class(&mut self, high: bool) -> &mut Class<T> {
+    fn class(&self, high: bool) -> &Class<T> {
+        if high { &self.high_priority } else { &self.regular }
+    }
+
+    fn class_mut(&mut self, high: bool) -> &mut Class<T> {
         if high { &mut self.high_priority } else { &mut self.regular }
     }
 
@@ -248,25 +250,24 @@ impl<T: Classified + 'static> LaneQueue<T> {
 
     /// Requests of a priority that run and that wait.
     pub(crate) fn counts(&self, high_priority: bool) -> (usize, usize) {
-        let class = if high_priority { &self.high_priority } else { &self.regular };
+        let class = self.class(high_priority);
         (class.running, class.queued())
     }
 
     /// Classes of a rule of `tbf`; the rule 0 is the default rule.
     pub(crate) fn classes_of(&self, high_priority: bool, rule: u64) -> usize {
-        let class = if high_priority { &self.high_priority } else { &self.regular };
-        class.pending.classes_of(rule)
+        self.class(high_priority).pending.classes_of(rule)
     }
 }
 
 impl<T: Classified> Class<T> {
     fn new(order: Order) -> Class<T> {
         let (of_clients, held_back) = Default::default();
-        Class { running: 0, pending: Pending::new(order), of_clients, held_back }
+        Class { running: 0, pending: Pending::new(order), of_clients, held_back, held_back_count: 0 }
     }
 
     fn queued(&self) -> usize {
-        self.pending.len() + self.held_back.values().map(VecDeque::len).sum::<usize>()
+        self.pending.len() + self.held_back_count
     }
 
     /// Lets a request wait. Returns false if too many of its client do.
@@ -288,13 +289,14 @@ impl<T: Classified> Class<T> {
         assert_eq!(queued == 0, clients == 0, "{queued} requests of {clients} clients wait");
     }
 
-    /// Starts the request whose turn it is. Those of clients with too many slow requests lose their turns.
+    /// Starts the request whose turn it is. Those of clients with too many slow requests are held back when their turns come.
     fn dequeue(&mut self, slow: &FxHashMap<Nid, usize>, now: Time) -> Option<T> {
-        while let Some(next) = self.pending.pop(now) {
+        while let Some((turn, next)) = self.pending.pop(now) {
             let client = next.client();
             if is_held_back(slow, client) {
-                self.pending.handle_put_back(&next, now);
-                self.held_back.entry(client).or_default().push_back(next);
+                self.pending.handle_held_back(&next, now);
+                self.held_back.entry(client).or_default().push_back((turn, next));
+                self.held_back_count += 1;
                 continue;
             }
             let of_client = self.of_clients.get_mut(&client).filter(|n| **n > 0);
@@ -310,10 +312,15 @@ impl<T: Classified> Class<T> {
         None
     }
 
-    /// A slow request of this client has ended, so its requests wait for their turns again.
+    /// A slow request of this client has ended, so its requests may run, the first of them before all others.
     fn let_go(&mut self, client: Nid, now: Time) {
-        let held_back = self.held_back.remove(&client).unwrap_or_default();
-        held_back.into_iter().for_each(|request| self.pending.push(request, now));
+        let Some(held_back) = self.held_back.remove(&client) else { return };
+        assert!(
+            held_back.iter().is_sorted_by_key(|(turn, _)| *turn),
+            "requests of {client} were held back out of turn"
+        );
+        self.held_back_count -= held_back.len();
+        self.pending.push_again(held_back, now);
     }
 }
 

@@ -1,7 +1,7 @@
-//! The latest requests of a service, for `req_history`: who sent them, what happened to them and when. A sans-IO engine, and the handles by
+//! The latest requests of a service, for `req_history`: their senders, their phases and their times. A sans-IO engine, and the handles by
 //! which a node's requests are noted in it.
 //!
-//! Requests are noted as numbers and shared names; nothing is formatted until somebody reads the history.
+//! Requests are noted as numbers and shared names; nothing is formatted until the history is read.
 
 use nacre_base::{Nid, Time};
 use nacre_wire::Opcode;
@@ -16,7 +16,7 @@ pub const HISTORY_MAX: usize = 1 << 20;
 /// Requests that a service remembers unless an administrator chooses another number.
 pub const HISTORY_DEFAULT: usize = 1024;
 
-/// What has happened to a request, in Lustre's words.
+/// The phase of a request, in Lustre's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestPhase {
     /// It waits for its turn.
@@ -51,13 +51,13 @@ pub struct PastRequest {
     pub length: u32,
     /// Its opcode.
     pub opcode: Opcode,
-    /// What has happened to it.
+    /// Its phase.
     pub phase: RequestPhase,
-    /// When the server took it.
+    /// Time at which it came from the network.
     pub arrived: Time,
-    /// When its client gives up, as the request said.
+    /// Time at which its client gives up, as the request said.
     pub deadline: Time,
-    /// How long it took; `None` until it is complete.
+    /// Time from its arrival to its end; `None` until it is complete.
     pub took: Option<Duration>,
 }
 
@@ -108,7 +108,7 @@ impl RequestHistory {
         }
     }
 
-    /// Remembers so many requests from now on.
+    /// Sets the number of requests that are remembered from now on.
     pub(crate) fn set_max(&mut self, max: usize) {
         self.max = max;
         self.forget();
@@ -130,7 +130,7 @@ impl RequestHistory {
     }
 }
 
-/// Histories of a service's requests on a node, by the opcodes that they are of. Targets of the service share them.
+/// Histories of a service's requests on a node, by opcodes. All targets of the service share them.
 #[derive(Debug)]
 pub struct RequestHistories(Vec<(&'static [Opcode], Mutex<RequestHistory>)>);
 
@@ -163,7 +163,7 @@ impl RequestHistories {
         self.0[place].1.lock().max
     }
 
-    /// Has it remember so many requests from now on.
+    /// Sets the number of requests that it remembers from now on.
     pub fn set_max_of(&self, place: usize, max: usize) {
         self.0[place].1.lock().set_max(max);
     }
@@ -187,7 +187,7 @@ impl OfServices {
         histories
     }
 
-    /// The service's histories, if it has some: what mounts serve has none.
+    /// The service's histories, if it has some: the services of mounts have none.
     pub(crate) fn of(&self, service: &str) -> Option<Arc<RequestHistories>> {
         self.0.lock().get(service).cloned()
     }
@@ -198,13 +198,13 @@ impl OfServices {
 pub(crate) struct Noted {
     histories: Arc<RequestHistories>,
     number: u64,
-    /// One byte, because a request that waits for news keeps it.
+    /// One byte, because a request keeps it while it waits for news, and a server has many that do.
     place: u8,
     has_ended: AtomicBool,
 }
 
 impl Noted {
-    /// Notes a request that was taken; `None` if no history is of its opcode.
+    /// Notes a request that was taken; `None` if its opcode has no history.
     pub(crate) fn new(histories: &Arc<RequestHistories>, request: PastRequest) -> Option<Noted> {
         let place = histories.place_of(request.opcode)?;
         let number = histories.0[place].1.lock().handle_arrival(request);

@@ -1,4 +1,4 @@
-//! Setting how the lanes of a node's targets let requests run, and looking at what runs and waits there.
+//! The interface of a node for the order of requests: sets the schedules of its targets' lanes, and counts the requests that run and wait.
 
 use crate::lane::LaneService;
 use crate::node::{NodeShared, RpcNode};

@@ -1,4 +1,4 @@
-//! How the lanes of a node's targets let requests run, by the service of the targets: administrators set it for all targets of a
+//! The schedules of the lanes of a node's targets, by the service of the targets: administrators set them for all targets of a
 //! service together.
 
 use crate::nrs::{Order, Policy, Schedule};
@@ -50,7 +50,8 @@ impl Schedules {
     }
 }
 
-/// Only the policy that leaves something to chance takes a number from the node's source, which all parts share.
+/// Draws a seed for the one policy that uses chance. Other settings take no number from the node's source, because all parts share it and
+/// simulations would then differ.
 fn draw_seed(order: &mut Order, random: impl Fn() -> u64) {
     if order.policy == Policy::Delay && order.seed == 0 {
         order.seed = random();

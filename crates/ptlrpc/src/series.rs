@@ -1,4 +1,4 @@
-//! What the metrics output shows of parameters of imports and of a node that are no numbers.
+//! Numbers that the metrics output shows of parameters with fields: those of imports, and the request buffers of a node.
 
 use nacre_base::Part;
 use nacre_base::param::series::{Series, fields, number};
@@ -10,7 +10,7 @@ pub(crate) fn state(state: &Value) -> Vec<Series> {
     vec![Series::gauge("connected", i128::from(["NEW", "FULL", "IDLE"].contains(&name)))]
 }
 
-/// `import`: requests under way, and how often requests were not answered in time and connections were tried.
+/// `import`: requests under way, and counts of requests that were not answered in time, of attempts to connect, and of evictions.
 pub(crate) fn import(import: &Value) -> Vec<Series> {
     let Some(import) = import.field("import") else { return Vec::new() };
     let of = |group: &str, name: &str| import.field(group).map_or(0, |group| number(group, name));

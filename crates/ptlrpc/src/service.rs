@@ -217,8 +217,9 @@ impl NodeShared {
             return self.poll_or_spawn(async move { node.handle_disconnect(export, header).await });
         }
         let lane_service = export.entry.lane(lane).clone();
-        // What others wait for, and what is replayed, never waits for a window.
-        let in_window = lane == Lane::Io && !is_high_priority(&header) && !header.has(flags::REPLAY);
+        // Requests that others wait for, and replays, never wait for a window. Of reads and writes a client cannot say that they had none.
+        let has_window = lane == Lane::Io || header.credits_wanted > 0;
+        let in_window = has_window && !is_high_priority(&header) && !header.has(flags::REPLAY);
         let counted = in_window.then(|| Box::new(Counted::new(export.clone(), self.core.clone(), &header, arrived_at)));
         let noted = export.entry.histories.get().and_then(|histories| {
             let (target, client) = (export.entry.name.clone(), reply_to.nid);

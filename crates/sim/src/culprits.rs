@@ -1,10 +1,10 @@
-//! Whether `nacre top` names the right culprit: a cluster under even load, in which something becomes slow at a known moment, and the
-//! sentences that follow from what its servers show. The rules see only that, never what was done.
+//! Tests whether `nacre top` names the right culprit. A cluster runs under even load until something becomes slow at a known moment. The
+//! rules of the diagnosis see only the parameters that servers and routers show, never what was injected.
 //!
-//! Kinds, places and sizes follow from the seed. A run is right if, within ten seconds, the first finding is of the expected kind and
-//! names the expected target, client or job; a quiet run is right if no finding comes up in all of its time.
+//! The seed decides kinds, places and sizes. A run is right if, within ten seconds, the first finding is of the expected kind and names the
+//! expected target, client or job. A quiet run is right if it has no finding at all.
 //!
-//! [`cause`] lists the causes, `inject` makes them happen, `load` is what clients do, [`report`] the outcomes.
+//! [`cause`] lists the causes, `inject` makes them happen, `load` has the work of the clients, and [`report`] the outcomes.
 
 pub mod cause;
 mod inject;
@@ -35,7 +35,7 @@ const BEFORE: u32 = 8;
 const WITHIN: u32 = 10;
 /// A network of 1 Gbit/s, in bytes a second.
 const LINK: u64 = 125_000_000;
-/// Space of an OST that is to become full.
+/// Space of each OST in a run that fills one.
 const LITTLE_SPACE: u64 = 1 << 30;
 
 /// Runs one seed.
@@ -64,7 +64,7 @@ fn builder(cause: Cause, seed: u64) -> Builder {
     let mut network = SimNetOptions { bandwidth: LINK, seed, ..SimNetOptions::default() };
     let routers = if cause.is_routed() { ROUTERS } else { 0 };
     if cause.is_routed() {
-        // A router keeps a message until the next node has it, and the networks are long.
+        // A router keeps a message until the next node has it, so that the latency keeps its buffers in use.
         network.credits_return = CreditsReturn::Taken;
         network.link.latency = Duration::from_millis(3);
     }
@@ -82,7 +82,7 @@ async fn story(cluster: Arc<Cluster>, cause: Cause, seed: u64) -> Outcome {
     let load = Load { cluster, osts: OSS, stop: Arc::new(AtomicBool::new(false)) };
     let outcome = tell(&load, cause, seed).await;
     load.stop.store(true, Ordering::Relaxed);
-    // Tasks that have not ended would keep the memory of the run: what holds them up ends, and they have time to notice.
+    // Tasks that never end would keep the memory of the run. Nothing may block them, and they get the time to see `stop`.
     relieve(&load);
     let cluster = &load.cluster;
     cluster.rt().sleep(Duration::from_secs(300)).await;
@@ -106,7 +106,7 @@ async fn tell(load: &Load, cause: Cause, seed: u64) -> Outcome {
     let expected = if early.is_none() { inject(load, cause, &mut prng).await } else { None };
     let mut outcome = Outcome { seed, cause, expected, said: None, named: None, after: None, is_right: false };
     if early.is_some() {
-        // Nothing was wrong yet.
+        // Something was named although nothing was wrong yet.
         outcome.note(early);
         return outcome;
     }
@@ -120,11 +120,12 @@ async fn tell(load: &Load, cause: Cause, seed: u64) -> Outcome {
             return outcome;
         }
     }
-    outcome.is_right = outcome.expected.is_none() && outcome.said.is_none();
+    // A cause that could not be injected has no expected finding either, and is not right for that.
+    outcome.is_right = cause.is_quiet() && outcome.said.is_none();
     outcome
 }
 
-/// The load that there is before the cause, and goes on.
+/// Starts the load that precedes the cause and goes on with it.
 fn start_load(load: &Load, cause: Cause, prng: &mut Prng) {
     let pace = match cause {
         Cause::Idle => return,
@@ -153,26 +154,26 @@ impl Outcome {
     }
 }
 
-/// Returns whether what was said is what was expected. Where either of several may be named, no name is expected.
+/// Returns whether a finding has the expected kind and name. An empty expected name agrees with any.
 fn agree(said: &Named, expected: &Named) -> bool {
     said.0 == expected.0 && (expected.1.is_empty() || said.1 == expected.1)
 }
 
-/// The nodes that administrators can read: servers and routers.
+/// The nodes that `nacre top` reads: servers and routers.
 fn nodes(cluster: &Cluster) -> Vec<Node> {
     let servers = cluster.servers().into_iter().filter_map(|server: Server| cluster.server_node(server));
     let routers = (0..cluster.router_numbers().len() as u32).filter_map(|router| cluster.router_node(router));
     servers.chain(routers).collect()
 }
 
-/// Lists the parameters of the network that a process of its own would show.
+/// Registers the parameters of the network that a real server process shows.
 fn list_network(node: &Node) {
     node.list_network();
     let lnet = node.lnet().clone();
     node.params().add("lnet.route_count", move || lnet.stats().route_count);
 }
 
-/// A second later, what the servers and routers show is looked at. Returns the first finding.
+/// Waits a second, reads the parameters of the servers and routers, and returns the first finding.
 async fn look(cluster: &Cluster, watch: &mut Watch) -> Option<Finding> {
     cluster.rt().sleep(Duration::from_secs(1)).await;
     let shown = |node: &Node| -> Values {

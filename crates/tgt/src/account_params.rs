@@ -2,7 +2,7 @@
 //! `history`.
 
 use crate::Target;
-use crate::accounts::{Accounts, Count, Job, JobId, Span, Use};
+use crate::accounts::{Accounts, Count, Job, JobId, Span, Use, Uses};
 use nacre_base::param::value::{Drawn, Fields, Operation, Operations, Unit, Value, Window};
 use nacre_base::tally::Sums;
 use nacre_base::{Part, TargetKind, Timestamp};
@@ -93,7 +93,10 @@ pub(crate) fn register(target: &Arc<Target>) {
     let (shown, cleared) = (Arc::downgrade(target), Arc::downgrade(target));
     params.add_rw(
         format!("{prefix}time_parts"),
-        move || shown.upgrade().map(|target| time_parts(&target.accounts().lock())),
+        move || {
+            let uses = shown.upgrade().map(|target| target.accounts().lock().uses());
+            uses.map(time_parts)
+        },
         move |_| {
             cleared.upgrade().into_iter().for_each(|target| target.accounts().lock().clear_parts());
             Ok(())
@@ -242,20 +245,22 @@ fn of_use(used: &Use) -> Fields {
     fields
 }
 
-fn time_parts(accounts: &Accounts) -> Drawn {
+fn time_parts(mut uses: Uses) -> Drawn {
+    uses.clients.sort_unstable_by_key(|(uuid, _)| *uuid);
+    uses.jobs.sort_unstable_by_key(|(id, _)| *id);
     let (mut operations, mut clients, mut jobs) = (Fields::default(), Fields::default(), Fields::default());
-    for (name, used) in accounts.operations() {
+    for (name, used) in &uses.operations {
         operations.push(*name, of_use(used));
     }
-    for (uuid, client) in accounts.clients() {
+    for (uuid, client) in &uses.clients {
         let mut fields = Fields::default();
         fields.push("name", escaped(client.name.as_bytes()));
         fields.push("nid", client.nid.to_string());
         fields.0.extend(of_use(&client.used).0);
         clients.push(uuid.to_string(), fields);
     }
-    for (id, job) in accounts.jobs() {
-        jobs.push(name_of(&id), of_use(&job.used));
+    for (id, used) in &uses.jobs {
+        jobs.push(name_of(id), of_use(used));
     }
     let mut fields = Fields::default();
     fields.push("unit", "usecs");
@@ -319,7 +324,7 @@ fn history(accounts: &Accounts, wall: Timestamp) -> Drawn {
     Drawn { fields, draw: draw_history }
 }
 
-/// What one of the busiest jobs or clients did in a minute.
+/// The use of time of one of a minute's busiest jobs or clients.
 fn of_minute(at: i64, who: &[(&'static str, String)], used: &Use) -> Fields {
     let mut fields = Fields::default();
     fields.push("time", at);
@@ -408,7 +413,7 @@ mod tests {
 
     #[test]
     fn parts_are_listed_by_operation_client_and_job() {
-        let text = time_parts(&accounts()).into_value().to_string();
+        let text = time_parts(accounts().uses()).into_value().to_string();
         assert!(
             text.contains("\noperations:\n  write: { requests: 3, read_bytes: 0, write_bytes: 12582912, client: 0,")
         );

@@ -8,8 +8,10 @@ use nacre_base::param::value::Unit;
 use nacre_base::tally::Sums;
 use nacre_base::{FxHashMap, Nid, PartSums, Parts, Time, Timestamp, Uuid};
 use nacre_wire::Opcode;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hash;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most jobs, and most clients, of a target that are accounted for.
@@ -117,11 +119,18 @@ impl Job {
 /// A client.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
-    pub(crate) name: Box<str>,
+    pub(crate) name: Arc<str>,
     pub(crate) nid: Nid,
     pub(crate) used: Use,
     /// The latest minute with requests, and what was used in it.
     minute: Span,
+}
+
+/// The use of time by operation, client and job. Clients and jobs are in no order.
+pub(crate) struct Uses {
+    pub(crate) operations: BTreeMap<&'static str, Use>,
+    pub(crate) clients: Vec<(Uuid, Client)>,
+    pub(crate) jobs: Vec<(JobId, Use)>,
 }
 
 /// The jobs and the clients whose requests took most of a minute's time, the greatest first.
@@ -130,16 +139,19 @@ pub(crate) struct Busiest {
     /// When the minute began, in seconds of the time of day.
     pub(crate) at: i64,
     pub(crate) jobs: Vec<(JobId, Use)>,
-    pub(crate) clients: Vec<((Box<str>, Nid), Use)>,
+    pub(crate) clients: Vec<((Arc<str>, Nid), Use)>,
 }
 
-/// Those of some users who used most. The key decides between equals.
-fn busiest<K: Ord>(users: impl Iterator<Item = (K, Use)>) -> Vec<(K, Use)> {
-    let mut users: Vec<_> = users.collect();
-    users.sort_by(|(a, a_used), (b, b_used)| b_used.parts.all().cmp(&a_used.parts.all()).then_with(|| a.cmp(b)));
-    users.truncate(BUSIEST_KEPT);
-    users.shrink_to_fit();
-    users
+/// The jobs or clients that used most time, the greatest first. The key decides between equals.
+fn busiest<'a, K: Ord>(users: impl Iterator<Item = (K, &'a Use)>) -> Vec<(K, Use)> {
+    let mut users: Vec<_> = users.map(|(key, used)| ((Reverse(used.parts.all()), key), used)).collect();
+    // Requests wait meanwhile, so only the few that are kept are put in order.
+    if users.len() > BUSIEST_KEPT {
+        users.select_nth_unstable_by(BUSIEST_KEPT, |(a, _), (b, _)| a.cmp(b));
+        users.truncate(BUSIEST_KEPT);
+    }
+    users.sort_by(|(a, _), (b, _)| a.cmp(b));
+    users.into_iter().map(|((_, key), used)| (key, *used)).collect()
 }
 
 /// What happened in a span of time. Spans without requests are not kept.
@@ -197,7 +209,7 @@ pub(crate) struct Accounts {
     operations: BTreeMap<&'static str, Use>,
     seconds: VecDeque<Span>,
     minutes: VecDeque<Span>,
-    /// The busiest of the minutes that are over.
+    /// The busiest jobs and clients of the minutes that are over.
     busiest: VecDeque<Busiest>,
     /// When the current minute began, in seconds of the time of day.
     minute: i64,
@@ -258,7 +270,7 @@ impl Accounts {
         note(&mut self.minutes, MINUTES_KEPT, minute, &used);
     }
 
-    /// Keeps who was busiest in the minute that is over. A clock that was set back goes on with the latest minute.
+    /// Keeps the busiest jobs and clients of the minute that is over. If the clock was set back, the latest minute goes on.
     fn begin_minute(&mut self, at: i64) {
         if at <= self.minute {
             return;
@@ -277,13 +289,14 @@ impl Accounts {
     fn busiest_now(&self) -> Busiest {
         let is_now = |span: &Span| span.at == self.minute;
         let jobs = self.jobs.0.iter().filter(|(_, (_, job))| is_now(&job.minute));
-        let jobs = jobs.map(|(id, (_, job))| (*id, job.minute.used));
+        let jobs = jobs.map(|(id, (_, job))| (*id, &job.minute.used));
         let clients = self.clients.0.values().filter(|(_, client)| is_now(&client.minute));
-        let clients = clients.map(|(_, client)| ((client.name.clone(), client.nid), client.minute.used));
-        Busiest { at: self.minute, jobs: busiest(jobs), clients: busiest(clients) }
+        let clients = clients.map(|(_, client)| ((&client.name, client.nid), &client.minute.used));
+        let clients = busiest(clients).into_iter().map(|((name, nid), used)| ((name.clone(), nid), used));
+        Busiest { at: self.minute, jobs: busiest(jobs), clients: clients.collect() }
     }
 
-    /// Who was busiest in each minute of the last day, oldest first, with the current minute.
+    /// The busiest jobs and clients of each minute of the last day, oldest first, up to the current minute.
     pub(crate) fn busiest(&self) -> Vec<Busiest> {
         self.busiest.iter().cloned().chain([self.busiest_now()]).collect()
     }
@@ -326,12 +339,13 @@ impl Accounts {
         self.jobs.all()
     }
 
-    pub(crate) fn clients(&self) -> BTreeMap<Uuid, &Client> {
-        self.clients.all()
-    }
-
-    pub(crate) fn operations(&self) -> &BTreeMap<&'static str, Use> {
-        &self.operations
+    /// Copies the use of time, so that requests need not wait until thousands of clients and jobs are shown.
+    pub(crate) fn uses(&self) -> Uses {
+        Uses {
+            operations: self.operations.clone(),
+            clients: self.clients.0.iter().map(|(uuid, (_, client))| (*uuid, client.clone())).collect(),
+            jobs: self.jobs.0.iter().map(|(id, (_, job))| (*id, job.used)).collect(),
+        }
     }
 
     /// The last hour by seconds, oldest first.
@@ -405,8 +419,10 @@ mod tests {
         let [write, bytes] = &a.counts[..] else { panic!("{:?}", a.counts) };
         assert_eq!((write.name, write.sums.samples, write.sums.max), ("write", 2, 5000));
         assert_eq!((bytes.name, bytes.sums.sum, bytes.sizes.total()), ("write_bytes", 8 << 20, 2));
-        assert_eq!(accounts.clients()[&Uuid(2_u128.to_be_bytes())].used.parts.micros(Part::Device), 12_000);
-        assert_eq!(accounts.operations()["write"].parts.requests, 4);
+        let uses = accounts.uses();
+        let second = uses.clients.iter().find(|(uuid, _)| *uuid == Uuid(2_u128.to_be_bytes()));
+        assert_eq!(second.map(|(_, client)| client.used.parts.micros(Part::Device)), Some(12_000));
+        assert_eq!(uses.operations["write"].parts.requests, 4);
         let spans = |spans: &VecDeque<Span>| spans.iter().map(|s| (s.at, s.used.parts.requests)).collect::<Vec<_>>();
         assert_eq!(spans(accounts.seconds()), [(100, 1), (101, 2), (190, 1)]);
         assert_eq!(spans(accounts.minutes()), [(60, 3), (180, 1)]);
@@ -444,7 +460,7 @@ mod tests {
             accounts.add(&write(&n.to_string(), n.into(), 1), Time::from_secs(n / 400), wall(n as i64 / 4));
         }
         assert!((KEPT_MAX / 2..=KEPT_MAX).contains(&accounts.jobs().len()), "{}", accounts.jobs().len());
-        assert!((KEPT_MAX / 2..=KEPT_MAX).contains(&accounts.clients().len()));
+        assert!((KEPT_MAX / 2..=KEPT_MAX).contains(&accounts.uses().clients.len()));
         assert!(accounts.jobs().contains_key(&job(&(2 * KEPT_MAX - 1).to_string())));
         assert!(!accounts.jobs().contains_key(&job("0")));
         assert_eq!((accounts.seconds().len(), accounts.minutes().len()), (SECONDS_KEPT, 137));

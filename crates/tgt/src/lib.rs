@@ -8,6 +8,7 @@ mod accounts;
 mod callbacks;
 mod called_back;
 pub mod check;
+mod congestion;
 mod device_stats;
 mod epoch;
 mod error;
@@ -31,6 +32,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub use congestion::{CONGESTION_PARAMS, register_congestion};
 pub use device_stats::disk_tables;
 pub use error::TargetError;
 pub use lock_guards::{InodeLocks, InodeLocksWait, ServerLockGuard};

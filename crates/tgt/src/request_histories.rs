@@ -1,4 +1,4 @@
-//! The parameters of the latest requests of a service, in Lustre's format: `ost.OSS.ost_io.req_history`, and how many they are.
+//! The parameters of the latest requests of a service: the requests in Lustre's format, as in `ost.OSS.ost_io.req_history`, and their number.
 
 use crate::Target;
 use crate::service::Statistics;
@@ -74,14 +74,14 @@ pub(crate) fn register(target: &Target, service: &'static str, statistics: &'sta
     }
 }
 
-/// A line for each request, as Lustre prints them. A request that is not complete took the time until now so far.
+/// A line for each request, as Lustre prints them. A request that is not complete has taken the time until now.
 fn text(requests: &[(u64, PastRequest)], now: Time, wall: Timestamp) -> String {
     let mut text = String::new();
     for (number, request) in requests {
         let PastRequest { target, client, xid, length, opcode, phase, arrived, deadline, took } = request;
         let took = took.unwrap_or_else(|| now.since(*arrived));
         let (at, ended) = (before(wall, now.since(*arrived)), *arrived + took);
-        // Lustre counts in whole seconds; what ended in time has a negative number.
+        // Lustre counts in whole seconds; a request that ended in time has a negative number.
         let late = ended.since(*deadline).as_secs() as i64 - deadline.since(ended).as_secs() as i64;
         // Writing to a String cannot fail. 12345 is the process that Lustre's NIDs name.
         let _ = writeln!(

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Requests whose order administrators choose.
 #[derive(Debug, Clone, Copy)]
 pub struct Scheduled {
-    /// What the names of the parameters begin with: `ost.OSS.ost_io`.
+    /// First three parts of the parameters' names: `ost.OSS.ost_io`.
     prefix: &'static str,
     of: ServiceLane,
 }
@@ -90,7 +90,7 @@ impl Scheduled {
     pub const MDT: Scheduled =
         Scheduled { prefix: "mds.MDS.mdt", of: ServiceLane { service: "mdt", lane: Lane::Request } };
 
-    /// True if these requests read and write: they say where, and what they take from the device is measured.
+    /// True if these requests read and write: they have an object and an offset, and their time at the device is measured.
     fn has_places(self) -> bool {
         self.of.lane == Lane::Io
     }
@@ -106,7 +106,7 @@ fn number(kind: Kind, text: &str) -> Result<u32, String> {
     text.trim().parse().map_err(|_| format!("{text:?} is not a number"))
 }
 
-/// As Lustre shows them, for each priority.
+/// The policies as Lustre shows them, for each priority.
 fn show_policies(node: &RpcNode, of: ServiceLane, has_places: bool) -> String {
     let mut schedule = node.schedule_of(of);
     let mut text = String::new();
@@ -143,7 +143,7 @@ fn priority_of(text: &str) -> (Option<bool>, &str) {
 fn parse_policy(text: &str, has_places: bool) -> Result<(Option<bool>, Policy, Classes), String> {
     let (priority, rest) = priority_of(text);
     let (policy, classes) = match rest.split_whitespace().collect::<Vec<_>>()[..] {
-        [policy] => (policy, Classes::Generic),
+        [policy] => (policy, Classes::default()),
         ["tbf", classes] => ("tbf", classes.parse()?),
         _ => return Err(format!("{text:?} is not a policy, nor reg or hp and a policy")),
     };
@@ -172,7 +172,7 @@ fn set_policy(node: &RpcNode, of: ServiceLane, has_places: bool, text: &str) -> 
     })
 }
 
-/// As Lustre shows them, for each priority. What Lustre has for each partition of its processors is once here.
+/// The rules as Lustre shows them, for each priority. Lustre has a list for each partition of its processors; Nacre has only one.
 fn show_rules(node: &RpcNode, of: ServiceLane) -> String {
     let mut schedule = node.schedule_of(of);
     let of_priority = |(_, title, is_high)| {
@@ -182,7 +182,8 @@ fn show_rules(node: &RpcNode, of: ServiceLane) -> String {
     PRIORITIES.map(of_priority).concat()
 }
 
-/// Which priority commands are for, and the commands. Others wait for requests of high priority, so a rule that names none is not for them.
+/// The priority that commands are for, and the commands. Without `hp` they are for regular requests, because others wait for requests of
+/// high priority.
 fn parse_rules(text: &str) -> Result<(bool, &str), String> {
     match priority_of(text) {
         (priority, "") => Err(format!("{:?} is no rule", if priority.is_some() { text } else { "" })),

@@ -1,5 +1,5 @@
-//! What the metrics output shows of a target's parameters that are no numbers: whether it is healthy and in recovery, and where the time of its
-//! requests went.
+//! Numbers that the metrics output shows of a target's parameters with fields: its health and recovery, and where the time of its requests
+//! went.
 
 use nacre_base::Part;
 use nacre_base::param::series::{Series, busiest, fields, number};
@@ -10,7 +10,7 @@ pub(crate) fn health(health: &Value) -> Vec<Series> {
     vec![Series::gauge("healthy", i128::from(health.text() == Some(crate::target::HEALTHY)))]
 }
 
-/// `recovery_status`: whether a recovery is under way, and how many clients of the last one were evicted.
+/// `recovery_status`: 1 while a recovery is under way, the time that it may still take, and the clients that the last one evicted.
 pub(crate) fn recovery_status(status: &Value) -> Vec<Series> {
     let phase = status.field("status").and_then(Value::text).unwrap_or_default();
     let is_over = ["INACTIVE", "COMPLETE"].contains(&phase);
@@ -26,7 +26,7 @@ pub(crate) fn recovery_status(status: &Value) -> Vec<Series> {
     ]
 }
 
-/// `time_parts`: requests and their time by operation and part; of the busiest clients and jobs without the parts.
+/// `time_parts`: requests and their time by operation and part. Of the busiest clients and jobs, the parts are added up.
 pub(crate) fn time_parts(parts: &Value) -> Vec<Series> {
     let mut all = Vec::new();
     for operation in parts.field("operations").map(fields).unwrap_or_default() {

@@ -35,7 +35,7 @@ pub struct Declared {
     pub about: &'static str,
     /// Name in the metrics output, without layer and unit; empty if the name is made from `name`.
     pub metric: &'static str,
-    /// Picks what the metrics output shows of a value that consists of fields; `None` if it shows nothing of them.
+    /// Picks the numbers of a value that the metrics output shows; `None` if the kind alone decides.
     pub series: Option<fn(&Value) -> Vec<Series>>,
 }
 
@@ -105,11 +105,11 @@ pub enum Kind {
 /// The form of a text.
 #[derive(Debug)]
 pub struct Syntax {
-    /// What a value is, as it stands after `must be`.
+    /// Description of a valid value, which completes the sentence "it must be ...".
     pub form: &'static str,
-    /// Values that are allowed in this order.
+    /// Examples of values that are allowed, if they are set in this order.
     pub good: &'static [&'static str],
-    /// Values that are not.
+    /// Examples of values that are refused.
     pub bad: &'static [&'static str],
     /// Returns whether a value is allowed.
     pub allows: fn(&str) -> bool,
@@ -117,7 +117,8 @@ pub struct Syntax {
 
 impl PartialEq for Syntax {
     fn eq(&self, other: &Syntax) -> bool {
-        std::ptr::eq(self, other)
+        // A constant may have several addresses.
+        self.form == other.form
     }
 }
 
@@ -228,12 +229,12 @@ impl Declared {
         Declared { metric, ..self }
     }
 
-    /// Shows numbers of its values in the metrics output.
+    /// Shows some numbers of its values in the metrics output.
     pub const fn series(self, series: fn(&Value) -> Vec<Series>) -> Declared {
         Declared { series: Some(series), ..self }
     }
 
-    /// Returns whether the metrics output shows something of the parameter.
+    /// True if the metrics output shows the parameter, or numbers of its values.
     pub fn is_metric(&self) -> bool {
         self.kind.is_metric() || self.series.is_some()
     }
@@ -319,7 +320,8 @@ impl Tables {
     }
 
     /// Checks a setting that the MGS is to keep against the tables. The name is `LAYER.DEVICE.NAME`, with `/` or `.` as
-    /// separators, and only the device may have wildcards; or just `NAME`, of a parameter that every process has once. Returns the name as it is to be kept.
+    /// separators, and only the device may have wildcards. A parameter that every process has once is just `NAME`. Returns the
+    /// name as it is to be kept.
     pub fn check_kept(&self, name: &str, value: &str) -> Result<String, Undeclared> {
         let name = name.replace('/', ".");
         let found = self.find(&name).filter(|(declared, _)| declared.access == Access::Kept);

@@ -1,14 +1,15 @@
-//! What the metrics output shows of a value that is no number, no statistics of operations and no histogram: numbers of its fields,
-//! under names and with labels of their own. A declaration names the function that picks them, see [`super::declared::Declared::series`].
+//! Numbers that the metrics output shows of values with fields, such as `import` or `time_parts`. Each number has a name and labels of its
+//! own. A declaration names the function that picks the numbers, see [`super::declared::Declared::series`].
 //!
-//! The number of series must not grow with the clients or the jobs without bound: [`busiest`] takes those with the most requests.
+//! The number of series must not grow with the clients or the jobs without bound: [`busiest`] picks those with the most requests.
 
 use super::value::{Drawn, Field, Value};
+use std::cmp::Reverse;
 
-/// Most clients, and most jobs, of a target that the metrics output lists.
+/// Most clients of a target that the metrics output lists, and most jobs.
 pub const LISTED_MAX: usize = 100;
 
-/// A number of a value, at the moment when the value was read.
+/// A number that was picked from a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series {
     /// Name of the metric, without the layer and the unit.
@@ -54,20 +55,20 @@ pub fn fields(value: &Value) -> &[Field] {
     }
 }
 
-/// The number of a field; 0 if there is none.
+/// The number of a field; 0 if the value has no such number.
 pub fn number(value: &Value, field: &str) -> i128 {
     value.field(field).and_then(Value::number).unwrap_or_default()
 }
 
-/// Those fields of a value that count the most `requests`, in their order. Fields that count none are left out.
+/// The fields with the most `requests`, in the value's order. Fields without requests are left out.
 pub fn busiest(value: &Value) -> Vec<&Field> {
     let requests = |field: &Field| number(&field.value, "requests");
-    let mut at: Vec<usize> = (0..fields(value).len()).filter(|at| requests(&fields(value)[*at]) > 0).collect();
-    // The first of equals, so that one scrape lists those of another.
-    at.sort_by_key(|at| std::cmp::Reverse(requests(&fields(value)[*at])));
-    at.truncate(LISTED_MAX);
-    at.sort_unstable();
-    at.into_iter().map(|at| &fields(value)[at]).collect()
+    let mut all: Vec<_> = fields(value).iter().enumerate().filter(|(_, field)| requests(field) > 0).collect();
+    // The order is stable, so that the first of equals is listed in each scrape.
+    all.sort_by_cached_key(|(_, field)| Reverse(requests(field)));
+    all.truncate(LISTED_MAX);
+    all.sort_unstable_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, field)| field).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The HTTP server of the dashboard: which requests it answers, with which headers, and how much of everything it allows. It knows
 //! nothing about the numbers, which it passes on.
 //!
-//! Everybody who can connect may read the page. A server on loopback therefore answers only requests that name it as a loopback host: otherwise a page
-//! from elsewhere could let its own host name point to 127.0.0.1 and read the numbers as its own.
+//! Everybody who can connect may read the page. A server on loopback therefore answers only requests that name it as a loopback host:
+//! otherwise a page from elsewhere could let its own host name point to 127.0.0.1 and read the numbers as its own.
 
 use super::Source;
 use super::files::{FILES, File};

@@ -191,12 +191,13 @@ pub(super) fn set(args: &[String]) -> ExitCode {
     code
 }
 
-/// The value as the processes take it: of a parameter that is about the caller's session, they have to be told which that is.
+/// The value as the processes take it. A parameter of the caller's session needs the session's id, which a process cannot find out.
 fn of_caller<'a>(pattern: &str, value: &'a str) -> Cow<'a, str> {
     if pattern != "jobid_this_session" {
         return value.into();
     }
-    // SAFETY: getsid reads and writes no memory of this process. JUSTIFICATION: std has no call for it.
+    // SAFETY: getsid takes no pointer and touches no memory of this process.
+    // JUSTIFICATION: std does not offer getsid.
     let session = unsafe { libc::getsid(0) };
     format!("{session}:{value}").into()
 }

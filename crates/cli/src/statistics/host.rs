@@ -2,10 +2,13 @@
 
 use nacre_base::Errno;
 use nacre_base::param::expand_braces;
-use nacre_process::admin::{Answer, CLOSED, Request, ask, ask_all};
+use nacre_diagnosis::Values;
+use nacre_process::admin::{Answer, CLOSED, Request, ask_all, ask_within, is_silence, name_of, side_by_side};
 use nacre_process::rundir;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Names and values of the parameters that match one of the patterns in `pattern`. A parameter that several processes have
 /// stands there several times. Fails if no process runs.
@@ -23,23 +26,63 @@ pub(crate) fn values(pattern: &str) -> Result<Vec<(String, Value)>, String> {
     Ok(all)
 }
 
-/// Values of the parameters that match one of the patterns, for each process. One that leaves a request unanswered is left out. Fails if
-/// none answers.
-pub(crate) fn values_by_process(patterns: &[&str]) -> Result<Vec<BTreeMap<String, Value>>, String> {
-    let mut processes = Vec::new();
-    'processes: for socket in rundir::live_sockets() {
-        let mut all = BTreeMap::new();
-        for pattern in patterns {
-            match ask(&socket, &Request::GetValues { pattern: (*pattern).to_owned() }) {
-                Ok(Answer::Values(values)) => all.extend(values),
-                Ok(Answer::Error { text, .. }) => return Err(text),
-                Ok(_) => {}
-                Err(_) => continue 'processes,
-            }
-        }
-        processes.push(all);
+/// Time for which a command that looks again and again waits for each answer of a server.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for a mount. It is shorter, because a stopped mount delays the values of all servers each time.
+const WATCH_TIMEOUT_OF_MOUNTS: Duration = Duration::from_secs(1);
+
+/// Values of the parameters that match one of the patterns, for each process of this host, and the servers that do not answer, with the
+/// reason. A mount that does not answer is left out, because it serves nobody: if others wait for it, servers show that. Fails if no
+/// process runs.
+pub(crate) fn values_by_process(patterns: &[&str]) -> Result<(Vec<Values>, BTreeMap<String, String>), String> {
+    let limit = |socket: &PathBuf| if is_mount(socket) { WATCH_TIMEOUT_OF_MOUNTS } else { WATCH_TIMEOUT };
+    let (processes, mut silent) = values_of(&rundir::live_sockets(), patterns, limit)?;
+    if processes.is_empty() {
+        return Err(silent.into_iter().next().map_or(NOBODY.to_owned(), |(_, why)| why));
     }
-    if processes.is_empty() { Err(NOBODY.to_owned()) } else { Ok(processes) }
+    silent.retain(|socket, _| !is_mount(socket));
+    let named = |(socket, why): (PathBuf, String)| (format!("{} on this host", name_of(&socket)), why);
+    Ok((processes, silent.into_iter().map(named).collect()))
+}
+
+fn is_mount(socket: &Path) -> bool {
+    name_of(socket).starts_with("mount-")
+}
+
+/// The values of the processes with these sockets, and the sockets of processes that do not answer, with the reason. Processes that end
+/// meanwhile are left out.
+fn values_of(
+    sockets: &[PathBuf],
+    patterns: &[&str],
+    limit: impl Fn(&PathBuf) -> Duration + Sync,
+) -> Result<(Vec<Values>, BTreeMap<PathBuf, String>), String> {
+    let request = |pattern: &&str| Request::GetValues { pattern: (*pattern).to_owned() };
+    let requests: Vec<_> = patterns.iter().map(request).collect();
+    let (mut processes, mut silent) = (Vec::new(), BTreeMap::new());
+    let outcomes = side_by_side(sockets, |socket| ask_within(socket, &requests, limit(socket)));
+    for (socket, outcome) in sockets.iter().zip(outcomes) {
+        match outcome {
+            Ok(answers) => processes.push(merged(answers)?),
+            Err(e) if is_silence(&e) => {
+                let (name, seconds) = (name_of(socket), limit(socket).as_secs());
+                silent.insert(socket.clone(), format!("the process {name} has not answered for {seconds} s"));
+            }
+            Err(_) => {}
+        }
+    }
+    Ok((processes, silent))
+}
+
+fn merged(answers: Vec<Answer>) -> Result<Values, String> {
+    let mut all = Values::new();
+    for answer in answers {
+        match answer {
+            Answer::Values(values) => all.extend(values),
+            Answer::Error { text, .. } => return Err(text),
+            _ => {}
+        }
+    }
+    Ok(all)
 }
 
 /// Clears the statistics with this name in every process that has them.
@@ -82,3 +125,33 @@ fn all_answers(request: &Request) -> Result<Vec<Answer>, String> {
 
 const NOBODY: &str = "no nacre process of this user runs on this host; run this as root, or as the user who started the process. If its run \
                       directory is elsewhere, NACRE_RUN_DIR=DIRECTORY names it";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_process_that_does_not_answer_is_named_and_the_others_are_shown() {
+        let directory = tempfile::tempdir().unwrap();
+        let [stopped, gone, mds] =
+            ["mount-1", "mount-2", "mds-3"].map(|name| directory.path().join(format!("{name}.sock")));
+        let _stopped = UnixListener::bind(&stopped).unwrap();
+        let listener = UnixListener::bind(&mds).unwrap();
+        let server = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(&stream).lines();
+            for (name, value) in [("a", 1), ("b", 2)] {
+                assert!(lines.next().unwrap().unwrap().contains(name));
+                let answer = Answer::Values(vec![(name.to_owned(), value.into())]);
+                writeln!(&stream, "{}", serde_json::to_string(&answer).unwrap()).unwrap();
+            }
+        });
+        let (processes, silent) = values_of(&[stopped.clone(), gone, mds], &["a", "b"], |_| Duration::from_secs(3)).unwrap();
+        assert_eq!(processes, [Values::from([("a".to_owned(), 1.into()), ("b".to_owned(), 2.into())])]);
+        let why = "the process mount-1 has not answered for 3 s";
+        assert_eq!(silent.into_iter().collect::<Vec<_>>(), [(stopped, why.to_owned())]);
+        server.join().unwrap();
+    }
+}

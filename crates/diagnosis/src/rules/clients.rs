@@ -1,4 +1,4 @@
-//! Rules about clients that wait in themselves.
+//! Rules about clients whose requests wait in the client.
 
 use super::{REQUESTS_MIN, SHARE_MIN, SLOWER, Seen, WAIT_MIN_MS, device_cost};
 use crate::numbers::median;
@@ -6,7 +6,7 @@ use crate::picture::Client;
 use crate::report::{Finding, Report};
 use nacre_base::Part;
 
-/// A client whose requests spend this much of their time waiting for its window has a small one.
+/// A client has a small window if its requests spend this much of their time waiting for room in it.
 const WINDOW_SHARE_MIN: f64 = 0.4;
 
 /// Clients whose requests wait in the client itself, for a modify slot.
@@ -26,7 +26,7 @@ pub(super) fn clients_that_wait_for_themselves(report: &Report) -> Vec<Finding> 
 }
 
 impl Seen<'_> {
-    /// A client that waits for its window while the target could do more.
+    /// A client whose requests wait for room in its window although the target could serve more.
     pub(super) fn small_window(&self) -> Option<Finding> {
         let wait = |client: &Client| client.used.part(Part::Window);
         let client = self.of.clients.values().max_by(|a, b| wait(a).total_cmp(&wait(b)))?;
@@ -40,7 +40,7 @@ impl Seen<'_> {
         if others.is_empty() || mean < SLOWER * median(others) {
             return None;
         }
-        // A target that is busy makes windows wait.
+        // A busy target makes requests wait for the window, too.
         let others = median(self.peers().map(|of| device_cost(&of.used)).filter(|cost| *cost > 0.0).collect());
         let is_busy = others > 0.0 && device_cost(&self.of.used) > SLOWER * others;
         let under_way = (client.used.all() - wait(client) - client.used.part(Part::Client)) / 1e6 / self.report.span;

@@ -1,23 +1,25 @@
-//! Rules about locks that clients wait for.
+//! Rules about locks for which clients wait.
 
 use super::{LOCK_SHARE_MIN, REQUESTS_MIN, Seen, most};
 use crate::report::Finding;
 use nacre_base::Part;
 use std::collections::BTreeMap;
 
-/// A lock that was called back and is kept for longer is kept too long, in seconds.
+/// Seconds for which a client may keep a lock that was called back.
 const KEPT_TOO_LONG: f64 = 3.0;
 
 impl Seen<'_> {
-    /// A client that was asked for a lock and does not give it back.
+    /// A client that does not give back a lock that was called back.
     pub(super) fn kept_lock(&self) -> Option<Finding> {
         let longest = self.now.holders.iter().max_by(|a, b| a.waited_for.total_cmp(&b.waited_for))?;
         if longest.waited_for < KEPT_TOO_LONG {
             return None;
         }
         let (client, resource, seconds) = (&longest.client, &longest.resource, longest.waited_for);
-        let sentence =
-            format!("{client} has kept a lock on {resource} of {} for {seconds:.0} s that others wait for.", self.name);
+        let sentence = format!(
+            "{client} has kept a lock on {resource} of {} for {seconds:.0} s while others wait for it.",
+            self.name
+        );
         let evidence = vec![
             format!("it was asked to give the lock back {seconds:.1} s ago"),
             format!("{:.0} requests wait for locks of {}", self.now.waiting_for_locks, self.name),

@@ -1,4 +1,4 @@
-//! Rules about targets: what they say of themselves, and their storage.
+//! Rules about targets: their own health, recovery and processor, and their storage.
 
 use super::{REQUESTS_MIN, SHARE_MIN, SLOWER, Seen, WAIT_MIN_MS, device_cost, most, work};
 use crate::numbers::median;
@@ -8,9 +8,9 @@ use nacre_base::Part;
 
 /// A target with less of its space left is nearly full.
 const NEARLY_FULL: f64 = 0.02;
-/// A target with less of its space left is full if clients were promised all of that,
+/// An OST with less of its space left is full if clients hold grants for nearly all of it.
 const PROMISED: f64 = 0.15;
-/// but for this part of its size.
+/// Grants leave this part of an OST's size at most, if they are for nearly all of the space left.
 const PROMISED_LEFT: f64 = 0.01;
 
 impl Seen<'_> {
@@ -25,19 +25,19 @@ impl Seen<'_> {
     pub(super) fn space(&self) -> Option<Finding> {
         let Target { size, available, granted, .. } = *self.now;
         let left = if size > 0.0 { available / size } else { 1.0 };
-        // What clients were promised no other client gets. On a small OST that may be most of what is free.
-        let is_promised = left < PROMISED && available - granted < PROMISED_LEFT * size;
+        // Space for which a client holds a grant is lost to the others. On a small OST that may be most of the space left.
+        let is_promised = left < PROMISED && granted > 0.5 * available && available - granted < PROMISED_LEFT * size;
         if left >= NEARLY_FULL && !is_promised {
             return None;
         }
         let (state, severity) = match left {
             left if left <= 0.0 => ("is full", 0.95),
-            _ if is_promised => ("is full, but for what clients were promised", 0.75),
+            _ if is_promised => ("is full, but for space that clients hold grants for", 0.75),
             _ => ("is nearly full", 0.3),
         };
         let sentence = format!("{} {state}.", self.name);
         let evidence = vec![format!(
-            "{:.1} % of its space is left, {:.0} MiB, and {:.0} MiB are promised to clients",
+            "{:.1} % of its space is left, {:.0} MiB, and clients hold grants for {:.0} MiB",
             left * 100.0,
             available / 1024.0,
             granted / 1024.0
@@ -54,7 +54,7 @@ impl Seen<'_> {
         Some(Finding { sentence, evidence, ..self.finding("recovery", None, self.name, 0.9) })
     }
 
-    /// A device that is slower than those of the peers at the same work.
+    /// A device that takes longer than those of the target's peers for the same work.
     pub(super) fn device(&self) -> Option<Finding> {
         let used = &self.of.used;
         let (mine, share) = (device_cost(used), used.share(Part::Device));
@@ -66,7 +66,7 @@ impl Seen<'_> {
             return None;
         }
         let others = median(peers);
-        // One that does more than others has more to do, and need not be slow.
+        // A device with more work than others answers later without being slow.
         let does_more = work(used) > 1.5 * median(self.peers().map(|of| work(&of.used)).collect());
         if mine < SLOWER * others || does_more {
             return None;
@@ -107,7 +107,7 @@ impl Seen<'_> {
         })
     }
 
-    /// A server that computes for longer than its peers at the same work.
+    /// A server that computes for longer on a request than those of the target's peers.
     pub(super) fn service(&self) -> Option<Finding> {
         let used = &self.of.used;
         let (mine, share) = (used.mean_ms(Part::Service), used.share(Part::Service));
@@ -115,13 +115,17 @@ impl Seen<'_> {
             return None;
         }
         let peers: Vec<f64> = self.peers().map(|of| of.used.mean_ms(Part::Service)).collect();
-        if peers.is_empty() || mine < SLOWER * median(peers.clone()) {
+        if peers.is_empty() {
+            return None;
+        }
+        let others = median(peers);
+        if mine < SLOWER * others {
             return None;
         }
         let sentence =
             format!("The server of {} computes for {mine:.0} ms on each request: its processor is busy.", self.name);
         let evidence = vec![
-            format!("a request takes {:.1} ms of its peers' processors", median(peers)),
+            format!("a request takes {others:.1} ms of its peers' processors"),
             format!("requests spend {:.0} % of their time so", share * 100.0),
         ];
         Some(Finding {

@@ -1,4 +1,4 @@
-//! Each rule on made-up targets: the cause that it is for, and cases beside it.
+//! Tests each rule on made-up targets: with the cause that it names, and with similar cases in which it names nobody.
 
 use crate::picture::{Holder, Link, Picture, Process, Target, Use};
 use crate::rules::report;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// A job: its name, how many requests it had, and milliseconds of each part of one.
 type Job<'a> = (&'a str, f64, &'a [(Part, f64)]);
 
-/// A target after some seconds in which each of its jobs had this many requests of 1 MiB, with parts in ms for each.
+/// A target whose jobs have had this many requests of 1 MiB each, with the parts of a request in milliseconds.
 fn target(jobs: &[Job]) -> Target {
     let mut target =
         Target { is_ost: true, health: "healthy".into(), recovery: "COMPLETE".into(), ..Target::default() };
@@ -24,12 +24,12 @@ fn target(jobs: &[Job]) -> Target {
     target
 }
 
-/// The findings five seconds after everything began.
+/// Findings about the first five seconds of these targets.
 fn found(targets: Vec<Target>) -> Vec<(&'static str, String)> {
     found_with(targets, BTreeMap::new(), BTreeMap::new())
 }
 
-/// The same with processes, as they were and as they are.
+/// Findings about the first five seconds of these targets, with the processes before and after.
 fn found_with(
     targets: Vec<Target>,
     were: BTreeMap<String, Process>,
@@ -144,6 +144,27 @@ fn one_directory_is_named_if_most_changes_of_a_crowded_mdt_are_there() {
     assert_eq!(found(vec![mdt(&[("[0x1:0x2:0x0]", 2000.0), ("[0x1:0x3:0x0]", 2000.0)])]), []);
 }
 
+/// The whole count of a directory was once taken for its changes in the span when it came into the list of the busiest.
+#[test]
+fn a_directory_that_comes_into_a_full_list_is_not_busy_for_that() {
+    let waits: &[(Part, f64)] = &[(Part::Queue, 30.0), (Part::Service, 1.0)];
+    let mdt = |requests: f64, directories: [(&str, f64); 2]| Target {
+        is_ost: false,
+        directories: directories.map(|(fid, changes)| (fid.to_owned(), changes)).into(),
+        ..target(&[("a", requests, waits), ("b", requests, waits)])
+    };
+    let found = |last: Target| {
+        let first = mdt(0.0, [("[0x1:0x2:0x0]", 90_000.0), ("[0x1:0x3:0x0]", 80_000.0)]);
+        let picture =
+            |time, mdt| Picture { time, targets: [("a-MDT0000".to_owned(), mdt)].into(), ..Picture::default() };
+        let report = report([&picture(100.0, first), &picture(105.0, last)].into_iter());
+        report.findings.iter().map(|f| (f.kind, f.who.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(found(mdt(2000.0, [("[0x1:0x2:0x0]", 90_300.0), ("[0x1:0x4:0x0]", 80_300.0)])), []);
+    let busy = found(mdt(2000.0, [("[0x1:0x2:0x0]", 90_300.0), ("[0x1:0x4:0x0]", 83_000.0)]));
+    assert_eq!(busy, [("busy-directory", "[0x1:0x4:0x0]".to_owned())]);
+}
+
 #[test]
 fn a_window_is_small_if_others_do_not_wait_for_theirs() {
     let waits: &[(Part, f64)] = &[(Part::Window, 90.0), (Part::Device, 10.0)];
@@ -177,6 +198,27 @@ fn a_lossy_link_is_its_clients_or_its_servers() {
     assert_eq!(of_client, [("lossy-link", "node of a".to_owned())]);
     let of_server = found(&|server, _| if server == 1 { 200.0 } else { 0.0 });
     assert_eq!(of_server, [("lossy-link", "a-OST0001".to_owned())]);
+}
+
+#[test]
+fn a_lossy_router_is_named_once_for_all_of_its_nids() {
+    let links = |peers: &[&str], lost: f64| -> BTreeMap<String, Link> {
+        peers.iter().map(|peer| ((*peer).to_owned(), Link { packets: 10_000.0, lost })).collect()
+    };
+    let processes = |lost: f64| {
+        let (near, far) = (["s1@tcp", "s2@tcp"], ["c1@tcp1", "c2@tcp1"]);
+        let process = |peers: &[&str]| Process { links: links(peers, lost), ..Process::default() };
+        let servers = near.map(|server| (server.to_owned(), process(&["r@tcp"])));
+        let clients = far.map(|client| (client.to_owned(), process(&["r@tcp1"])));
+        let router = ("r@tcp,r@tcp1".to_owned(), process(&[near, far].concat()));
+        servers.into_iter().chain(clients).chain([router]).collect()
+    };
+    let before = |processes: BTreeMap<String, Process>| -> BTreeMap<String, Process> {
+        processes.into_iter().map(|(nids, of)| (nids, Process { links: BTreeMap::new(), ..of })).collect()
+    };
+    assert_eq!(found_with(vec![], before(processes(0.0)), processes(1.0)), []);
+    let lossy = found_with(vec![], before(processes(0.0)), processes(200.0));
+    assert_eq!(lossy, [("lossy-link", "r@tcp".to_owned())]);
 }
 
 #[test]

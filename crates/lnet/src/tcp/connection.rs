@@ -171,6 +171,7 @@ impl Connection {
         ConnectionStatus { peer: self.peer, interface: self.nid, kind, dialed: self.dialed }
     }
 
+    /// The kernel's counts of this connection; none if it does not tell them.
     pub(super) fn link_status(&self) -> Option<LinkStatus> {
         info::link_status(self.peer, self.socket.as_ref())
     }

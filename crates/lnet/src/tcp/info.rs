@@ -1,12 +1,12 @@
-//! What the kernel counts of a TCP connection (`getsockopt(TCP_INFO)`): packets, and those that were lost.
+//! Reads the kernel's counts of a TCP connection (`getsockopt(TCP_INFO)`): its packets, and those that were lost.
 
 use crate::lnd::LinkStatus;
 use nacre_base::Nid;
 use std::os::fd::AsRawFd;
 
-/// Bytes that are read of the kernel's `struct tcp_info`. It only grows at its end, and an older kernel writes fewer.
+/// Bytes of the kernel's `struct tcp_info` that are read. The structure only grows at its end, and an older kernel writes fewer bytes.
 const LEN: usize = 256;
-/// Places of 32-bit numbers in it.
+/// Offsets of 32-bit numbers in it.
 const RTT_US: usize = 68;
 const TOTAL_RETRANS: usize = 100;
 const SEGS_OUT: usize = 136;
@@ -14,9 +14,9 @@ const SEGS_IN: usize = 140;
 /// Since Linux 5.4.
 const RCV_OOOPACK: usize = 224;
 
-const _: () = assert!(RCV_OOOPACK + size_of::<u32>() <= LEN, "every number is read");
+const _: () = assert!(RCV_OOOPACK + size_of::<u32>() <= LEN, "the last number is read, too");
 
-/// The counts of a connection to `peer`; none if the kernel does not tell.
+/// The counts of a connection to `peer`; none if the kernel does not tell them.
 pub(super) fn link_status(peer: Nid, socket: &impl AsRawFd) -> Option<LinkStatus> {
     let mut info = [0u8; LEN];
     let mut len = LEN as libc::socklen_t;
@@ -27,7 +27,7 @@ pub(super) fn link_status(peer: Nid, socket: &impl AsRawFd) -> Option<LinkStatus
     (result == 0).then(|| of_info(peer, &info))
 }
 
-/// What the kernel did not write is zero.
+/// Picks the counts out of the kernel's structure. Bytes that the kernel did not write are zero.
 fn of_info(peer: Nid, info: &[u8; LEN]) -> LinkStatus {
     let number = |at: usize| u64::from(u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]));
     LinkStatus {

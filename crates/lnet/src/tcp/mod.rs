@@ -248,8 +248,11 @@ impl Lnd for Tcp {
     }
 
     fn links(&self) -> Vec<LinkStatus> {
+        // The kernel is asked outside the lock, which every message needs: a server has thousands of connections.
         let peers = self.0.peers.lock();
-        peers.values().flat_map(|peer| peer.connections.iter()).filter_map(|c| c.link_status()).collect()
+        let connections: Vec<_> = peers.values().flat_map(|peer| peer.connections.iter().cloned()).collect();
+        drop(peers);
+        connections.iter().filter_map(|c| c.link_status()).collect()
     }
 
     fn describe(&self) -> LndStatus {

@@ -41,7 +41,7 @@ use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 pub struct MemOptions {
     /// Cost of requests.
     pub model: DiskModel,
-    /// Time for which each transaction keeps the others waiting, for the work of the processor.
+    /// Time for which each transaction holds its turn before it changes anything, for the processor's work.
     pub turn: Duration,
     /// The longest time between a change and its commit.
     pub commit_interval: Duration,
@@ -97,7 +97,7 @@ struct Inner {
     disk: Mutex<model::Disk>,
     /// The requests that wait for a disk which orders them.
     elevator: Mutex<Elevator<oneshot::Sender<()>>>,
-    /// How many times longer that disk takes for a request than its model says.
+    /// Factor by which an ordering disk takes longer for a request than its model says.
     slower: AtomicU32,
     /// Number of this opening; the opening is over when the medium's number has moved on.
     generation: u64,
@@ -151,7 +151,7 @@ impl MemOsd {
         MemOsd::open(rt, Arc::new(RwLock::new(medium)), options)
     }
 
-    /// A disk with an elevator takes so many times longer from now on than its model says.
+    /// Makes a disk with an elevator take this many times longer for each request than its model says, from now on.
     pub fn set_slower(&self, times: u32) {
         assert!(self.inner.options.model.elevator && times > 0, "a disk without an elevator, or {times} times slower");
         self.inner.slower.store(times, Ordering::Relaxed);

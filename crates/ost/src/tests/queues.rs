@@ -17,7 +17,7 @@ use std::time::Duration;
 const DISK: DiskModel =
     DiskModel { bandwidth: 100_000_000, latency: Duration::from_millis(1), queue_depth: 1, ..DiskModel::FREE };
 
-/// What a request of so many bytes takes from the disk, in microseconds.
+/// Time that a request of so many bytes takes from the disk, in microseconds.
 fn on_disk(bytes: u64) -> u64 {
     1000 + bytes / 100
 }
@@ -76,7 +76,7 @@ fn shown(cluster: &Cluster, name: &str) -> String {
     cluster.server.params.values(&format!("ost.OSS.ost_io.{name}")).remove(0).1.to_string()
 }
 
-/// How much more the first had than the second of what `of` counts, in percent, once the rules have been in effect for a while.
+/// Percentage of the first job's `of` relative to the second's, and both in a second, once the rules have been in effect for a while.
 async fn ratio(rt: &Rt, jobs: &[Job; 2], of: fn(&Job) -> u64) -> (u64, [u64; 2]) {
     rt.sleep(secs(5)).await;
     let before = [0, 1].map(|n| of(&jobs[n]));
@@ -237,7 +237,7 @@ fn some_requests_wait_by_chance() {
             }
         }
         assert!(at_once > 70 && later > 70, "{at_once} and {later}");
-        // What waits goes on when the policy changes.
+        // A request that waits runs when the policy changes.
         set(&cluster, "nrs_delay_max", "60000");
         set(&cluster, "nrs_delay_min", "60000");
         set(&cluster, "nrs_delay_pct", "100");

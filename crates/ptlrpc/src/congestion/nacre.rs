@@ -25,7 +25,7 @@ const SHARED_PERCENT: u32 = 95;
 /// The shortest and the longest turn.
 const TURN_MIN: u64 = 1 << 20;
 const TURN_MAX: u64 = 64 << 20;
-/// The first: what most clients have under way today.
+/// The first turn: right for a disk, and on flash it costs little until a shorter one is found.
 const TURN_FIRST: u64 = 16 << 20;
 /// Without a bound, few clients share at least this much: what Lustre's defaults allow one client, 8 requests of 4 MiB. It keeps device,
 /// network and checksums busy at once, which short turns of a single client would not.
@@ -124,14 +124,18 @@ impl Nacre {
         Credits { rpcs: 1, bytes: COST_MIN }
     }
 
-    /// Looks whether another length of turns would be better.
-    pub(super) fn handle_time(&mut self, load: &Load, now: Time) {
+    /// Looks whether another length of turns would be better. Nothing is learned of a turn while windows are something else: a share of
+    /// a bound, or more than a turn because clients are few.
+    pub(super) fn handle_time(&mut self, load: &Load, bound: Option<Duration>, now: Time) {
         let (finished, busy, clients) = (load.rate.all_finished, load.rate.all_busy, load.active.len());
+        if bound.is_some() || window_of(self.turn, clients.max(1) as u64) != self.turn {
+            self.trial = Trial::default();
+            return;
+        }
         let begun = *self.trial.begun.get_or_insert(now);
         let Some(rate) = load.rate.cost_per_second else { return };
-        let clients_now = clients as u64;
-        let longer = window_of(self.turn.max(self.turn_before), clients_now.max(1));
-        let round = (longer * clients_now) as f64 / rate.max(1.0);
+        let longer = window_of(self.turn.max(self.turn_before), clients.max(1) as u64);
+        let round = (longer * clients as u64) as f64 / rate.max(1.0);
         let half = TRIAL.max(Duration::from_secs_f64((TRIAL_ROUNDS * round).min(1e6))) / 2;
         if now.since(begun) < half {
             return;
@@ -246,6 +250,24 @@ mod tests {
         assert_eq!(most(2000 * MIB, MIB, 0.5), 400, "flash, and as much time on the network");
         assert_eq!(most(60 * MIB, MIB, 0.01), 1600, "a network that is far slower than the disk");
         assert_eq!(at_once(&Load::default()), None);
+    }
+
+    #[test]
+    fn a_turn_is_tried_only_where_windows_are_turns() {
+        let turn_after = |clients: u64, bound: Option<Duration>| {
+            let (mut nacre, mut load) = (Nacre::default(), Load::default());
+            (0..clients).for_each(|client| load.handle_arrival(client, Credits::default(), Time::ZERO));
+            load.rate.cost_per_second = Some(1e8);
+            for second in 0..1000 {
+                load.rate.all_finished += 100_000_000;
+                load.rate.all_busy += Duration::from_secs(1);
+                nacre.handle_time(&load, bound, Time::from_secs(second));
+            }
+            nacre.turn / MIB
+        };
+        assert_eq!(turn_after(64, None), 1, "no turn is slower than another");
+        assert_eq!(turn_after(1, None), 16, "a client alone has 32 MiB in any case");
+        assert_eq!(turn_after(64, Some(Duration::from_secs(4))), 16);
     }
 
     #[test]

@@ -59,7 +59,7 @@ mod tests {
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
     #[test]
-    fn a_queue_is_charged_to_those_who_are_served() {
+    fn each_request_of_a_queue_is_charged_its_own_service() {
         let mut device = DeviceTime::default();
         let (large, small) = (device.begin(at(10)), device.begin(at(12)));
         let later = device.begin(at(13));
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!((short, device.end(long, at(12))), (MS(5), MS(7)));
     }
 
-    /// What is charged is the time in which something was there.
+    /// The sum of all charges is the time in which a request was there.
     #[test]
     fn no_time_is_charged_twice_or_lost() {
         for seed in 0..100 {

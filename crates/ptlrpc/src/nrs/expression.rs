@@ -106,7 +106,7 @@ impl Expression {
         Properties::of(&named)
     }
 
-    /// What is between the braces, if it names this property once and nothing else.
+    /// The values in their braces, if the expression names this property once and nothing else.
     pub(crate) fn values_of(&self, property: Property) -> Option<&str> {
         let [all] = &self.alternatives[..] else { return None };
         let [condition] = &all[..] else { return None };

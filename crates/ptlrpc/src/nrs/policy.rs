@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 
-/// In which order requests that wait run: `nrs_policies`.
+/// The order in which waiting requests run: `nrs_policies`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// As they came. `fifo`.
@@ -17,7 +17,7 @@ pub enum Policy {
     Orr,
     /// All reads and writes of a target by object and offset; those that come later wait for the next round. `trr`.
     Trr,
-    /// Clients take turns, of some bytes each, by object and offset; who had nothing waiting comes first. `turns`.
+    /// Clients take turns, of some bytes each, by object and offset; a client with little to do goes first. `turns`.
     Turns,
     /// Classes of requests, each at most at the rate of its rule. `tbf`.
     Tbf,
@@ -30,7 +30,7 @@ impl Policy {
     pub const ALL: [Policy; 7] =
         [Policy::Fifo, Policy::Crrn, Policy::Orr, Policy::Trr, Policy::Turns, Policy::Tbf, Policy::Delay];
 
-    /// True if the policy orders requests by what they read or write, which only those of an OST say.
+    /// True if the policy orders requests by the ranges that they read or write, which only requests of an OST have.
     pub fn is_by_object(self) -> bool {
         matches!(self, Policy::Orr | Policy::Trr | Policy::Turns)
     }
@@ -64,48 +64,16 @@ impl FromStr for Policy {
     }
 }
 
-/// What `tbf` tells classes of requests apart by: the word after `tbf` in `nrs_policies`. A rule can name any property; its classes
-/// differ in this one as well.
+/// The property by which `tbf` tells classes of requests apart: the word after `tbf` in `nrs_policies`. A rule can name other properties;
+/// its classes differ in this one as well. Without the word, classes differ in the properties that their rule names, and under the
+/// default rule in client and job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Classes {
-    /// By what their rule names; under the default rule by client and job. Nothing after `tbf`.
-    #[default]
-    Generic,
-    /// By client. `nid`.
-    Nid,
-    /// By job. `jobid`.
-    Jobid,
-    /// By user. `uid`.
-    Uid,
-    /// By group. `gid`.
-    Gid,
-    /// By project. `projid`.
-    Projid,
-    /// By operation. `opcode`.
-    Opcode,
-}
+pub struct Classes(pub(super) Option<Property>);
 
 impl Classes {
-    /// Those with a word of their own.
-    pub const NAMED: [Classes; 6] =
-        [Classes::Nid, Classes::Jobid, Classes::Uid, Classes::Gid, Classes::Projid, Classes::Opcode];
-
-    /// The property that tells them apart; none if that depends on the rule.
-    pub(super) fn property(self) -> Option<Property> {
-        match self {
-            Classes::Generic => None,
-            Classes::Nid => Some(Property::Nid),
-            Classes::Jobid => Some(Property::Jobid),
-            Classes::Uid => Some(Property::Uid),
-            Classes::Gid => Some(Property::Gid),
-            Classes::Projid => Some(Property::Projid),
-            Classes::Opcode => Some(Property::Opcode),
-        }
-    }
-
     /// The properties that tell the classes of a rule apart, which names these; none for the default rule.
     pub(super) fn properties(self, named: Option<Properties>) -> Properties {
-        match (self.property(), named) {
+        match (self.0, named) {
             (Some(property), named) => named.unwrap_or_default().and(Properties::of(&[property])),
             (None, Some(named)) => named,
             (None, None) => Properties::of(&[Property::Nid, Property::Jobid]),
@@ -115,7 +83,7 @@ impl Classes {
 
 impl fmt::Display for Classes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.property().map_or("", Property::name))
+        f.write_str(self.0.map_or("", Property::name))
     }
 }
 
@@ -123,8 +91,10 @@ impl FromStr for Classes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Classes, String> {
-        let found = Classes::NAMED.into_iter().find(|classes| classes.to_string() == text);
-        found.ok_or_else(|| format!("{text:?} does not tell classes apart: nid, jobid, uid, gid, projid and opcode do"))
+        let found = Property::ALL.into_iter().find(|property| property.name() == text);
+        let classes = found.map(|property| Classes(Some(property)));
+        classes
+            .ok_or_else(|| format!("{text:?} does not tell classes apart: nid, jobid, uid, gid, projid and opcode do"))
     }
 }
 
@@ -168,9 +138,9 @@ pub struct Quanta {
     pub trr: u32,
     /// MiB of a client's turn under `turns`: `nrs_turns_quantum`.
     pub turn_mib: u32,
-    /// What `orr` orders.
+    /// Requests that `orr` orders by offset.
     pub orr_ordered: Ordered,
-    /// What `trr` orders.
+    /// Requests that `trr` orders by offset.
     pub trr_ordered: Ordered,
 }
 
@@ -202,7 +172,7 @@ impl FromStr for Ordered {
 pub struct Schedule {
     /// Order of regular requests that wait.
     pub regular: Order,
-    /// The same of those of high priority.
+    /// Order of requests of high priority that wait.
     pub high_priority: Order,
     /// High-priority requests in a row before a regular one has its turn: `high_priority_ratio`.
     pub high_priority_ratio: u32,
@@ -225,13 +195,13 @@ pub struct Order {
     pub policy: Policy,
     /// Length of its batches.
     pub quanta: Quanta,
-    /// What `tbf` tells classes apart by.
+    /// How `tbf` tells classes apart.
     pub classes: Classes,
     /// The rules of `tbf`. They stay while another policy decides.
     pub rules: Arc<Rules>,
     /// The waits of `delay`.
     pub delay: Delay,
-    /// What the chance of `delay` begins with. Whoever changes the policy draws it from the node's own source.
+    /// Seed of the random numbers of `delay`, drawn from the node's own source when the policy is set.
     pub seed: u64,
 }
 
@@ -253,17 +223,17 @@ impl Order {
         Order { policy, quanta, classes, rules: NO_RULES.clone(), delay, seed: 0 }
     }
 
-    /// The name of the policy with what `tbf` tells classes apart by, as in `tbf jobid`.
+    /// The name of the policy, under `tbf` with the property that tells classes apart: `tbf jobid`.
     pub fn title(&self) -> String {
         match (self.policy, self.classes) {
-            (Policy::Tbf, classes) if classes != Classes::Generic => format!("{} {classes}", Policy::Tbf),
+            (Policy::Tbf, classes) if classes != Classes::default() => format!("{} {classes}", Policy::Tbf),
             (policy, _) => policy.to_string(),
         }
     }
 
     /// The rules as Lustre lists them. `classes` is how many classes a rule has now.
     pub fn show_rules(&self, classes: impl Fn(u64) -> usize) -> String {
-        match self.classes.property() {
+        match self.classes.0 {
             None => self.rules.lines(|expression| expression.to_string(), "*", classes),
             Some(property) => {
                 let shown = |expression: &super::expression::Expression| {
@@ -288,7 +258,7 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    /// What belongs to a batch: requests or, under `turns`, bytes.
+    /// Length of a batch: requests or, under `turns`, bytes.
     pub(super) fn quantum(&self) -> u64 {
         match self.policy {
             Policy::Fifo | Policy::Tbf | Policy::Delay => u64::MAX,
@@ -299,7 +269,7 @@ impl Batches {
         }
     }
 
-    /// Whether requests that read (or write) go by object and offset.
+    /// Returns whether requests that read (or write) go by object and offset.
     pub(super) fn is_by_place(&self, is_read: bool) -> bool {
         let ordered = match self.policy {
             Policy::Fifo | Policy::Crrn | Policy::Tbf | Policy::Delay => return false,

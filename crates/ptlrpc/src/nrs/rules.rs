@@ -27,11 +27,11 @@ pub(crate) struct Rule {
     pub(crate) name: String,
     pub(crate) expression: Expression,
     pub(crate) rate: Rate,
-    /// True if its classes keep what they could not use while the server was busy, and go first.
+    /// True if its classes go first, and keep the tokens that they could not use while the server was busy.
     pub(crate) is_realtime: bool,
 }
 
-/// What a class of requests may have in a second.
+/// Limit of a class of requests, for each second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
     /// So many requests.
@@ -102,7 +102,7 @@ pub enum RuleError {
     /// A rule that is there already, and says something else.
     #[error("there is a rule {0:?} already, which says something else: stop it first, or use set in place of start")]
     Exists(String),
-    /// What cannot be done to the default rule.
+    /// A change that the default rule does not allow.
     #[error("the rule \"default\" is for what no other rule matches: only its rate can be changed")]
     Default,
     /// Too many rules.

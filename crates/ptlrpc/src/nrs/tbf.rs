@@ -1,7 +1,7 @@
 //! The policy `tbf`: classes of requests, each at most at the rate of its rule. A sans-IO engine.
 //!
 //! A class has a bucket of tokens. A request runs when the bucket is not in debt, and takes its cost out of the bucket: one
-//! request, its bytes, or the time that it takes from the device. That is known only at its end, so an estimate is charged first.
+//! request, its bytes, or the time that it takes from the device. This time is known only at its end, so an estimate is charged first.
 //!
 //! Rates are limits and no reservations. While the server cannot do all that the limits allow, classes share it in the proportion of their
 //! rates, whatever their requests cost, and a class of the default rule counts like one of the fastest rule. So the
@@ -33,15 +33,16 @@ pub(super) struct Buckets<T> {
     /// Replays, which no rule limits.
     exempt: VecDeque<(u64, T)>,
     waiting: usize,
+    /// Numbers of arrivals begin after [`HELD_BACK`].
     next_arrival: u64,
     next_bucket: u32,
     /// Virtual time of the class that was served last.
-    virtual_now: u64,
+    virtual_now: u128,
     /// Classes that were not found before the next search for idle ones, while there are as many as there may be.
     until_sweep: usize,
 }
 
-/// What tells a class from others.
+/// The values that a class's requests have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Key {
     /// Number of the rule, 0 for the default rule.
@@ -54,11 +55,11 @@ struct Key {
     opcode: Option<u32>,
 }
 
-/// Classes that do not wait for tokens go in this order.
+/// Place of a class with tokens in the order of turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
     is_ordinary: bool,
-    virtual_time: u64,
+    virtual_time: u128,
     bucket: u32,
 }
 
@@ -71,8 +72,8 @@ struct Bucket<T> {
     running: usize,
     /// Time at which the bucket has no debt, in nanoseconds; in the past if it has tokens.
     free_at: i64,
-    virtual_time: u64,
-    /// What a request takes from the device, in microseconds, by those that have ended.
+    virtual_time: u128,
+    /// Estimate of the microseconds that a request takes from the device, by those that have ended; 0 if there is none yet.
     device_us: u32,
     listed: Option<Listed>,
 }
@@ -84,7 +85,7 @@ enum Listed {
     Later(i64),
 }
 
-/// What a rule means for a class.
+/// The rule of a class, as numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limit {
     rate: Rate,
@@ -95,29 +96,31 @@ struct Limit {
     by_device: bool,
 }
 
+/// Arrival of the requests that were held back: before all others.
+const HELD_BACK: u64 = 0;
 /// Most classes. Further ones of a rule share a bucket.
 const CLASSES_MAX: usize = 4096;
 /// Classes that are not found between two searches for idle ones.
 const SWEEP_EVERY: usize = 1024;
 /// Requests that a bucket holds: Lustre's depth.
 const DEPTH: u64 = 3;
-/// What a bucket holds at least, as time at its rate: requests that come a little late get their rate, and timers are not finer.
+/// Least depth of a bucket, as time at its rate: requests that come a little late still get their rate, and timers are not finer.
 const DEPTH_REQUESTS: Duration = Duration::from_millis(10);
-/// What a bucket of bytes or of the device's time holds, as time at its rate.
+/// Depth of a bucket of bytes or of the device's time, as time at its rate.
 const DEPTH_OTHERS: Duration = Duration::from_millis(100);
 /// Longest debt of a bucket: a request that the device kept for an hour must not stop its class for days.
 const DEBT_MAX: Duration = Duration::from_secs(600);
-/// What a `realtime` class keeps of the tokens that it could not use, as time at its rate.
+/// Most tokens that a `realtime` class keeps because it could not use them, as time at its rate.
 const KEPT_MAX: Duration = Duration::from_secs(10);
-/// What a request counts at least, in bytes, under a rate in bytes.
+/// Least cost of a request under a rate in bytes.
 const BYTES_MIN: u64 = 4 << 10;
-/// What a request counts at least, in bytes, when classes take turns.
+/// Least bytes that count for a request when classes take turns.
 const TURN_BYTES_MIN: u64 = 64 << 10;
-/// What a request counts at least, in microseconds, when classes take turns by the device's time.
+/// Least microseconds that count for a request when classes take turns by the device's time.
 const TURN_MICROS_MIN: u64 = 10;
 /// A class that had no tokens for a while may have this much before the others: bytes, or nanoseconds of the device.
-const LAG_BYTES: u64 = 16 << 20;
-const LAG_NANOS: u64 = 100_000_000;
+const LAG_BYTES: u128 = 16 << 20;
+const LAG_NANOS: u128 = 100_000_000;
 
 fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
@@ -142,7 +145,7 @@ fn bytes_of(header: &RpcHeader) -> u64 {
 }
 
 impl Limit {
-    /// What rule `number` means; 0 is the default rule.
+    /// The limit of the rule with this number; 0 is the default rule.
     fn of(rules: &Rules, number: u64) -> Limit {
         let by_device = rules.measure_device();
         let Some(rule) = rules.rule(number) else {
@@ -163,7 +166,7 @@ impl Limit {
         }
     }
 
-    /// What a full bucket holds, as time.
+    /// Depth of a bucket, as time.
     fn depth(&self) -> i64 {
         match self.rate {
             Rate::Requests(requests) => part_of_second(DEPTH, requests.into()).max(nanos(DEPTH_REQUESTS)),
@@ -171,17 +174,18 @@ impl Limit {
         }
     }
 
-    /// Virtual time that passes for a request.
-    fn virtual_cost(&self, bytes: u64, device_us: u32) -> u64 {
+    /// Virtual time that passes for a request: at most some 2^64, if a client claims 4 GiB under the slowest of rules. Sums of it are kept
+    /// in 128 bits, which a server does not reach in its life.
+    fn virtual_cost(&self, bytes: u64, device_us: u32) -> u128 {
         let cost = match self.by_device {
             true => u64::from(device_us).max(TURN_MICROS_MIN) * 1000,
             false => bytes.max(TURN_BYTES_MIN),
         };
         let (fastest, amount) = self.slowness;
-        u64::try_from(u128::from(cost) * u128::from(fastest) / u128::from(amount)).unwrap_or(u64::MAX >> 8)
+        u128::from(cost) * u128::from(fastest) / u128::from(amount)
     }
 
-    fn lag(&self) -> u64 {
+    fn lag(&self) -> u128 {
         if self.by_device { LAG_NANOS } else { LAG_BYTES }
     }
 }
@@ -213,7 +217,7 @@ impl<T: Classified> Buckets<T> {
             later,
             exempt,
             waiting: 0,
-            next_arrival: 0,
+            next_arrival: HELD_BACK + 1,
             next_bucket: next_class,
             virtual_now: 0,
             until_sweep: 0,
@@ -272,19 +276,28 @@ impl<T: Classified> Buckets<T> {
     pub(super) fn push(&mut self, request: T, now: Time) {
         let arrival = self.next_arrival;
         self.next_arrival += 1;
+        self.insert(request, now, |waiting, request| waiting.push_back((arrival, request)));
+    }
+
+    /// A request that was held back waits again, before all others of its class.
+    pub(super) fn push_first(&mut self, request: T, now: Time) {
+        self.insert(request, now, |waiting, request| waiting.push_front((HELD_BACK, request)));
+    }
+
+    fn insert(&mut self, request: T, now: Time, insert: impl FnOnce(&mut VecDeque<(u64, T)>, T)) {
         self.waiting += 1;
         if request.header().has(flags::REPLAY) {
-            return self.exempt.push_back((arrival, request));
+            return insert(&mut self.exempt, request);
         }
         let number = self.bucket_of(request.client(), request.header(), now);
         let virtual_now = self.virtual_now;
         let bucket = self.bucket(number);
         if bucket.waiting.is_empty() {
-            // What it did not use while it had nothing to do is lost.
+            // A class loses the tokens and turns that it did not use while it had nothing to do.
             bucket.virtual_time = bucket.virtual_time.max(virtual_now);
             bucket.free_at = bucket.free_at.max(signed(now) - bucket.limit.depth());
         }
-        bucket.waiting.push_back((arrival, request));
+        insert(&mut bucket.waiting, request);
         self.enlist(number, now);
     }
 
@@ -422,11 +435,11 @@ impl<T: Classified> Buckets<T> {
     }
 
     /// A request that was taken did not run after all, and comes back later.
-    pub(super) fn handle_put_back(&mut self, request: &T, now: Time) {
+    pub(super) fn handle_held_back(&mut self, request: &T, now: Time) {
         let (ticket, bytes) = (request.noted(), bytes_of(request.header()));
         request.note(Ticket::default());
         self.correct(ticket, now, |bucket| {
-            assert!(bucket.running > 0, "a request of a class was put back twice");
+            assert!(bucket.running > 0, "a request of a class was held back twice");
             bucket.running -= 1;
             bucket.free_at -= bucket.limit.cost(bytes, ticket.device_us());
             let cost = bucket.limit.virtual_cost(bytes, ticket.device_us());
@@ -467,7 +480,7 @@ impl<T> Bucket<T> {
         Turn { is_ordinary: !self.limit.is_realtime, virtual_time: self.virtual_time, bucket: number }
     }
 
-    /// True if nobody knows what a request of the class takes from the device: the first ones run one by one.
+    /// True if there is no estimate yet of a request's time at the device: until then requests run one by one.
     fn must_wait_for_an_end(&self) -> bool {
         matches!(self.limit.rate, Rate::Device(_)) && self.device_us == 0 && self.running > 0
     }
@@ -483,7 +496,7 @@ impl<T> Bucket<T> {
         Ticket::new(number, self.device_us)
     }
 
-    /// Replaces the estimate of a request by what it really took.
+    /// Replaces the estimate of a request by the time that it really took.
     fn settle(&mut self, done: Done, now: Time) {
         assert!(self.running > 0, "a request of a class was done twice");
         self.running -= 1;
@@ -502,7 +515,7 @@ impl<T> Bucket<T> {
     }
 }
 
-/// What an estimate is to move towards: the first request that took any time is the first estimate.
+/// The value that an estimate moves towards: the first request that took any time becomes the first estimate.
 fn took_us(estimate: u32, took: u32) -> u32 {
     if estimate == 0 { took.saturating_mul(8) } else { took }
 }

@@ -1,5 +1,6 @@
 //! Tests of the queue of a lane, whatever its policy.
 
+use super::expression::Property;
 use super::*;
 use nacre_wire::header::flags;
 
@@ -167,6 +168,90 @@ fn slow_requests_hold_no_slot_and_hold_back_their_client() {
     assert_eq!(q.queued(), 15);
 }
 
+/// A queue with one slot, which a request of client 9 has.
+fn busy(policy: Policy) -> LaneQueue<Request> {
+    let classes = Classes(Some(Property::Uid));
+    let delay = Delay { percent: 0, ..Delay::default() };
+    let order = Order { classes, delay, ..Order::of(policy, Quanta { crrn: 1, ..Quanta::default() }) };
+    let mut q = LaneQueue::new(Schedule { threads: 1, regular: order, ..Schedule::of(Lane::Io) });
+    assert_eq!(arrive(&mut q, of(9, 90)), "runs");
+    q
+}
+
+fn hold_back(q: &mut LaneQueue<Request>, client: u32) {
+    (0..SLOW_MAX).for_each(|_| q.handle_slow(Nid::sim(client)));
+}
+
+fn let_go(q: &mut LaneQueue<Request>, client: u32) {
+    assert_eq!(q.handle_slow_done(Nid::sim(client), NOW).len(), 0, "the slot is taken");
+}
+
+/// A client that was held back for a moment waited for a whole round more, each time: for 27 s at an OST whose queue was 6 s long.
+#[test]
+fn requests_that_were_held_back_keep_their_turns() {
+    const ARRIVALS: [(u64, u32); 8] = [(1, 10), (1, 11), (3, 30), (2, 20), (3, 31), (2, 21), (1, 12), (2, 22)];
+    for policy in Policy::ALL {
+        let after = |held_back: &[u32]| {
+            let mut q = busy(policy);
+            ARRIVALS.iter().for_each(|(client, n)| assert_eq!(arrive(&mut q, of(*client, *n)), "waits"));
+            held_back.iter().for_each(|client| hold_back(&mut q, *client));
+            let mut order = vec![done(&mut q, false).unwrap()];
+            held_back.iter().rev().for_each(|client| let_go(&mut q, *client));
+            order.extend(std::iter::from_fn(|| done(&mut q, false)));
+            order
+        };
+        let (undisturbed, disturbed) = (after(&[]), after(&[1, 3]));
+        assert_eq!((undisturbed[0], disturbed[0]), (10, 20), "{policy}");
+        let rest = |order: &[u32]| order.iter().copied().filter(|n| *n != 20).collect::<Vec<_>>();
+        assert_eq!(rest(&disturbed), rest(&undisturbed), "{policy}");
+    }
+}
+
+/// While nobody else has requests, a client collects no turns that others would have to wait for later.
+#[test]
+fn a_client_that_is_held_back_keeps_only_some_turns() {
+    let mut q = busy(Policy::Crrn);
+    hold_back(&mut q, 1);
+    (0..200).for_each(|n| assert_eq!(arrive(&mut q, of(1, n)), "waits"));
+    assert_eq!((done(&mut q, false), q.queued()), (None, 200));
+    assert_eq!(
+        [arrive(&mut q, of(9, 91)), arrive(&mut q, of(2, 1000)), arrive(&mut q, of(2, 1001))],
+        ["runs", "waits", "waits"]
+    );
+    let_go(&mut q, 1);
+    let order: Vec<_> = std::iter::from_fn(|| done(&mut q, false)).collect();
+    let kept = pending::KEPT_TURNS_MAX as u32;
+    assert_eq!(order[..kept as usize], (0..kept).collect::<Vec<_>>());
+    assert_eq!(order[kept as usize..][..4], [1000, 1001, kept, kept + 1]);
+    assert_eq!(order.len(), 202);
+}
+
+#[test]
+fn a_request_that_was_held_back_is_not_delayed_again() {
+    let mut q = queue(1);
+    let delay = Delay { least: 10, most: 10, percent: 100 };
+    let order = Order { delay, ..Order::of(Policy::Delay, Quanta::default()) };
+    q.set_schedule(Schedule { regular: order, ..Schedule::of(Lane::Request) }, NOW);
+    hold_back(&mut q, 1);
+    assert_eq!(arrive(&mut q, of(1, 0)), "waits");
+    assert_eq!(q.wake_at(), Some(NOW + std::time::Duration::from_secs(10)));
+    assert!(q.handle_time(Time::from_secs(11)).is_empty());
+    let next: Vec<_> = q.handle_slow_done(Nid::sim(1), Time::from_secs(12)).into_iter().map(|r| r.0).collect();
+    assert_eq!(next, [0]);
+}
+
+/// A request for which there is a slot needs no timer to get it.
+#[test]
+fn a_regular_request_runs_beside_those_of_high_priority() {
+    let mut q = queue(2);
+    assert_eq!([arrive(&mut q, high(0)), arrive(&mut q, regular(1)), arrive(&mut q, regular(2))], ["runs"; 3]);
+    assert_eq!([arrive(&mut q, high(3)), arrive(&mut q, regular(4))], ["waits"; 2]);
+    assert_eq!((done(&mut q, true), q.wake_at()), (Some(3), None));
+    assert_eq!([done(&mut q, true), done(&mut q, false), done(&mut q, false)], [None, Some(4), None]);
+    hold_back(&mut q, 5);
+    assert_eq!((arrive(&mut q, of(5, 6)), q.wake_at()), ("waits", None));
+}
+
 /// In every order of events no request is lost, none runs twice, and the limits hold.
 #[test]
 fn random_traffic_keeps_the_books() {
@@ -208,6 +293,7 @@ fn random_traffic_keeps_the_books() {
             running.extend(started);
             assert_eq!(q.running(), running.len(), "seed {seed}");
             assert!(running.len() <= 5, "seed {seed}");
+            assert_eq!(q.wake_at(), None, "seed {seed}: no request waits for a time under crrn");
             assert_eq!(q.queued() + running.len() + slow.len() + finished, sent as usize, "seed {seed}");
         }
     }
@@ -224,9 +310,15 @@ fn any_schedule(prng: &mut nacre_base::Prng) -> Schedule {
         let rule = prng.below(rules.len() as u64) as usize;
         let rules = Rules::default().changed(rules[rule]).unwrap();
         let delay = Delay { least: 0, most: 1 + prng.below(3) as u32, percent: 50 };
-        let classes = *prng.pick(&[Classes::Generic, Classes::Uid, Classes::Nid]);
+        let classes = *prng.pick(&[None, Some(Property::Uid), Some(Property::Nid)]);
         let policy = *prng.pick(&Policy::ALL);
-        Order { classes, rules: rules.into(), delay, seed: prng.next_u64(), ..Order::of(policy, Quanta::default()) }
+        Order {
+            classes: Classes(classes),
+            rules: rules.into(),
+            delay,
+            seed: prng.next_u64(),
+            ..Order::of(policy, Quanta::default())
+        }
     };
     let (regular, high_priority) = (order(), order());
     Schedule {

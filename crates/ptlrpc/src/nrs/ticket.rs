@@ -1,6 +1,6 @@
-//! What a request of a class of `tbf` is charged, from the moment that it is let run until its end.
+//! The charge of a request of a class of `tbf`, from the moment that it is let run until its end.
 
-/// What a request that runs has been charged: its class, and its estimated microseconds at the device.
+/// The charge of a request that runs: the class that pays, and the estimated microseconds at the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Ticket(u64);
 

@@ -5,9 +5,10 @@
 //! `turns`), of one object (`orr`), or of the target (`trr`, `fifo`). The next batch of the same owner belongs to the next round, so
 //! that every owner has one batch in each round.
 //!
-//! Under `turns`, a client with nothing waiting goes before all others of the round as long as it had, and has, no more in a round than a
-//! quarter of what owners have on average. So a program that writes little now and then does not wait for those that always have more. These
-//! do not go first: a client whose window runs just now has nothing waiting either, and what it sends next would run one by one.
+//! Under `turns`, a client with nothing waiting goes before all others of the round, as long as what it has in a round, and had in the one
+//! before, is no more than a quarter of what owners have on average. So a program that writes little now and then does not wait for
+//! programs that always have more to write. Their clients do not go first, although a client whose whole window runs has nothing
+//! waiting either: the requests that it sends next would run one by one, and not in the order of their offsets.
 
 use super::classified::{Classified, Place};
 use super::policy::{Batches, Policy};
@@ -21,16 +22,17 @@ pub(super) struct Waiting<T> {
     owners: FxHashMap<Owner, Batch>,
     /// Round of the request that ran last.
     round: u64,
-    /// What has run in it, and of how many owners.
+    /// Cost of all requests that have run in this round.
     served: u64,
+    /// Number of owners of these requests.
     served_owners: u64,
-    /// A quarter of what an owner had in the round before, on average.
+    /// A quarter of the cost of an owner's requests in the round before, on average.
     share: u64,
     next_batch: u64,
     next_arrival: u64,
 }
 
-/// A request, whose it is, and what it counts.
+/// A request with its owner and its cost: one or, under `turns`, its bytes.
 struct Request<T> {
     owner: Owner,
     cost: u64,
@@ -42,12 +44,12 @@ struct Request<T> {
 struct Key {
     round: u64,
     batch: u64,
-    /// Where policies order requests by what they read or write.
+    /// Object and offset, if the policy orders requests by them.
     place: Option<(Fid, u64)>,
     arrival: u64,
 }
 
-/// Who has batches.
+/// The owner of batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Owner {
     Target,
@@ -60,24 +62,26 @@ enum Owner {
 struct Batch {
     round: u64,
     number: u64,
-    /// What may still join it: requests or, under `turns`, bytes.
+    /// Room for further requests, in requests or, under `turns`, in bytes.
     left: u64,
     /// Requests of all batches of the owner that wait.
     waiting: usize,
     ran: Rounds,
 }
 
-/// What an owner has had.
+/// Cost of the requests of an owner that have run.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rounds {
-    /// The round in which its latest request ran, what it has had in it, and what it had in the one before.
+    /// The round in which its latest request ran.
     round: u64,
+    /// The cost in this round.
     had: u64,
+    /// The cost in the round before.
     before: u64,
 }
 
 impl Rounds {
-    /// What it has had in this round, and in the one before.
+    /// The costs in this round, which is the latest or a later one.
     fn at(self, round: u64) -> Rounds {
         match round - self.round {
             0 => self,
@@ -89,9 +93,9 @@ impl Rounds {
 
 /// Batches that run before the others of their round: those of clients that had nothing waiting.
 const FIRST: u64 = 0;
-/// What a request counts at least, in bytes, where batches are limited by bytes.
+/// Least bytes that count for a request where batches are limited by bytes.
 const BYTES_MIN: u64 = 64 << 10;
-/// The least share.
+/// Bytes that a client may have first in a round even if others have little.
 const SHARE_MIN: u64 = 4 * BYTES_MIN;
 /// Owners without requests are forgotten when there are so many more than those with requests.
 const IDLE_OWNERS_MAX: usize = 1024;
@@ -135,11 +139,13 @@ impl<T: Classified> Waiting<T> {
 
     fn owner_of(&self, request: &T, place: Option<Place>) -> (Owner, u64) {
         match self.order.policy {
-            // The last two have engines of their own.
+            // `tbf` and `delay` have engines of their own.
             Policy::Fifo | Policy::Trr | Policy::Tbf | Policy::Delay => (Owner::Target, 1),
             Policy::Crrn => (Owner::Client(request.client()), 1),
             Policy::Turns => {
-                (Owner::Client(request.client()), place.map_or(BYTES_MIN, |place| place.bytes.max(BYTES_MIN)))
+                // Nothing of the request has been checked, so it must not count more than a turn: that would raise every client's share.
+                let cost = place.map_or(BYTES_MIN, |place| place.bytes.max(BYTES_MIN).min(self.order.quantum()));
+                (Owner::Client(request.client()), cost)
             }
             Policy::Orr => (place.map_or(Owner::Target, |place| Owner::Object(place.object)), 1),
         }
@@ -192,8 +198,8 @@ impl<T: Classified> Waiting<T> {
         batch.ran.had += cost;
         self.served += cost;
         if self.order.policy == Policy::Turns && batch.round == key.round {
-            // What comes from now on waits for the next turn: otherwise a client whose requests follow one another would have the
-            // device for longer than what it had waiting, and the others would wait for it.
+            // Requests that come from now on wait for the next turn: otherwise a client whose requests follow one another would have the
+            // device for longer than its waiting requests take, and the others would wait for it.
             batch.left = 0;
         }
         Some(request)
@@ -218,9 +224,11 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A write of 1 MiB: its client, its object, its number of MiB there.
+    /// A write of 1 MiB: its client, its object, its number of MiB there. Client [`LIAR`] says that it writes more than any disk holds.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     struct Write(u32, u32, u64);
+
+    const LIAR: u32 = 666;
 
     static HEADER: std::sync::LazyLock<RpcHeader> = std::sync::LazyLock::new(RpcHeader::default);
 
@@ -235,7 +243,8 @@ mod tests {
 
         fn place(&self) -> Option<Place> {
             let object = Fid { seq: 1, oid: self.1, ver: 0 };
-            Some(Place { object, offset: self.2 * MIB, bytes: MIB, is_read: false })
+            let bytes = if self.0 == LIAR { u64::MAX } else { MIB };
+            Some(Place { object, offset: self.2 * MIB, bytes, is_read: false })
         }
 
         fn note(&self, _ticket: Ticket) {}
@@ -313,6 +322,20 @@ mod tests {
         let rest = order(&mut waiting);
         let place = |of: (u32, u64)| rest.iter().position(|one| *one == of).unwrap();
         assert!(place((3, 23)) < place((9, 3)), "{rest:?}");
+    }
+
+    /// Client 9 may have a quarter of a turn first, however large a request was said to be that ran in the round before.
+    #[test]
+    fn a_request_that_lies_about_its_size_counts_a_turn() {
+        let mut waiting = with_turn(Policy::Turns, 12);
+        [LIAR, 1].iter().for_each(|client| (0..24).for_each(|n| waiting.push(Write(*client, *client, n))));
+        assert_eq!((0..13).map(|_| waiting.pop().unwrap().0).filter(|client| *client == LIAR).count(), 1);
+        assert_eq!(waiting.pop().unwrap().0, LIAR, "the second round");
+        let runs_first = |n: &u64| {
+            waiting.push(Write(9, 9, *n));
+            waiting.pop() == Some(Write(9, 9, *n))
+        };
+        assert_eq!((0..12).take_while(runs_first).count(), 3);
     }
 
     #[test]

@@ -12,7 +12,7 @@ impl Cluster {
         (0..self.builder.routers).map(|i| ROUTER_NODE + i).collect()
     }
 
-    /// The node of a router that runs.
+    /// The node of a router; none while the router does not run.
     pub fn router_node(&self, index: u32) -> Option<Node> {
         self.routers.lock()[index as usize].clone()
     }

@@ -24,7 +24,7 @@ macro_rules! causes {
                 Cause::ALL.iter().find(wanted).copied().ok_or_else(|| format!("there is no cause {name:?}"))
             }
 
-            /// Returns whether nobody is to be named.
+            /// True if nobody must be named.
             pub fn is_quiet(self) -> bool {
                 match self { $(Cause::$name => $quiet,)* }
             }
@@ -43,15 +43,15 @@ causes! {
     FailedDisk: "disk of an OST that fails", false;
     /// An OST has hardly any space left.
     FullOst: "full OST", false;
-    /// The server of an OST computes for long on each write.
+    /// The server of an OST computes for a long time on each write.
     SlowServer: "busy processor of a server", false;
     /// An OSS dies, and nobody starts it again.
     DeadServer: "server that is gone", false;
     /// An OST is restarted, and one of its clients does not come back.
     Recovery: "recovery without a client", false;
-    /// A client dies that holds a lock which another wants.
+    /// A client dies while it holds a lock that another client wants.
     KeptLock: "stuck client that holds a lock", false;
-    /// A client dies that holds a lock on a directory in which others make files.
+    /// A client dies while it holds a lock on a directory in which another client changes names.
     KeptDirectory: "stuck client that holds a directory", false;
     /// Two clients write the same bytes in turn.
     ContendedLock: "lock ping-pong", false;
@@ -59,15 +59,15 @@ causes! {
     BusyDirectory: "MDT busy with one directory", false;
     /// A job with many streams writes to an OST, while others write a little there.
     GreedyJob: "greedy job that writes", false;
-    /// The same of a job that reads.
+    /// A job with many streams reads from an OST, while others write a little there.
     GreedyReader: "greedy job that reads", false;
     /// A job changes names all the time, while others work with the MDT a little.
     GreedyAtMdt: "greedy job at the MDT", false;
     /// A job with many streams writes tiny records at random places.
     SmallRecords: "small random records", false;
-    /// Programs of a client change more names at a time than the client may.
+    /// Programs of a client change more names at a time than it has modify slots.
     BusyClient: "client with too many changes", false;
-    /// A client may have one request under way, and its programs have many.
+    /// A client may have one request under way, while its programs write with many streams.
     SmallWindow: "client with a small window", false;
     /// The link of a client becomes slow.
     SlowLink: "slow link of a client", false;
@@ -85,9 +85,9 @@ causes! {
     SlowRouter: "slow link of a router", false;
     /// A router dies.
     DeadRouter: "router that is gone", false;
-    /// Nothing is done.
+    /// No client does anything.
     Idle: "quiet: idle", true;
-    /// Everything is looked at from its start on, under load.
+    /// The diagnosis begins with the load.
     Start: "quiet: start", true;
     /// All clients write as fast as they can.
     BusyEvenly: "quiet: even heavy load", true;
@@ -104,7 +104,7 @@ causes! {
 }
 
 impl Cause {
-    /// Returns whether routers are between clients and servers.
+    /// True if routers are between clients and servers.
     pub(super) fn is_routed(self) -> bool {
         use Cause::{BusyRouters, DeadRouter, RouterBuffers, RouterCredits, SlowRouter};
         matches!(self, RouterBuffers | RouterCredits | SlowRouter | DeadRouter | BusyRouters)

@@ -1,4 +1,4 @@
-//! Makes something slow, and says what is to be said of it.
+//! Injects each cause, and knows the finding that it must lead to.
 
 use super::cause::Cause;
 use super::load::{Load, RECORD, create, create_with, directory, job, zeroes};
@@ -14,10 +14,10 @@ use nacre_osd::mem::Crash;
 use nacre_wire::attr::Credentials;
 use std::time::Duration;
 
-/// Kind and name of a finding. Where either of several may be named, the name is empty.
+/// Kind and name of a finding. As an expectation, an empty name stands for any.
 pub(super) type Named = (String, String);
 
-/// Places that the seed has picked.
+/// The OST, clients and router that the seed has picked.
 pub(super) struct Places {
     ost: u32,
     one: usize,
@@ -43,7 +43,7 @@ fn ms(least: u64, more: u64, prng: &mut Prng) -> Duration {
     Duration::from_millis(least + prng.below(more))
 }
 
-/// Does what the cause says. Returns what is to be said of it.
+/// Injects a cause. Returns the finding that it must lead to; none for a quiet run, or if the injection failed.
 pub(super) async fn inject(load: &Load, cause: Cause, prng: &mut Prng) -> Option<Named> {
     let places = Places::pick(load, prng);
     match cause {
@@ -86,7 +86,7 @@ pub(super) async fn inject(load: &Load, cause: Cause, prng: &mut Prng) -> Option
     }
 }
 
-/// Causes at a server and its storage.
+/// Injects causes at a server and its storage.
 async fn server(load: &Load, cause: Cause, places: &Places, prng: &mut Prng) -> Option<Named> {
     let cluster = &load.cluster;
     let oss = Server::Oss(places.ost);
@@ -137,7 +137,7 @@ async fn server(load: &Load, cause: Cause, places: &Places, prng: &mut Prng) -> 
     }
 }
 
-/// A job that wants what it writes to be durable.
+/// Starts a job that writes and then waits until the data is durable.
 async fn start_durable(load: &Load, places: &Places) {
     let mounted = load.cluster.client(places.one).for_job(job(places.one));
     let Some(file) = create(&mounted, "durable".into(), places.ost).await else { return };
@@ -150,7 +150,7 @@ async fn start_durable(load: &Load, places: &Places) {
     });
 }
 
-/// A job that wants the names that it makes to be durable.
+/// Starts a job that makes directories and waits until each is durable.
 async fn start_durable_names(load: &Load, places: &Places) {
     let mounted = load.cluster.client(places.one).for_job(job(places.one));
     let Some(parent) = directory(&mounted, "durable").await else { return };
@@ -168,7 +168,7 @@ async fn start_durable_names(load: &Load, places: &Places) {
     });
 }
 
-/// All clients write until the OST has no space for more. They do so through their caches, because most of the space is promised to them.
+/// Fills an OST from all clients. They write through their caches, because they hold grants for most of the space.
 async fn fill(load: &Load, places: &Places) {
     const STEP: usize = 4 << 20;
     let data = zeroes(STEP);
@@ -185,7 +185,7 @@ async fn fill(load: &Load, places: &Places) {
     join_all(filling).await;
 }
 
-/// Causes that have to do with locks.
+/// Injects causes that concern locks.
 async fn lock(load: &Load, cause: Cause, places: &Places, prng: &mut Prng) -> Option<Named> {
     let (cluster, root) = (&load.cluster, Credentials::root());
     let Places { one, other, ost, .. } = *places;
@@ -206,7 +206,7 @@ async fn lock(load: &Load, cause: Cause, places: &Places, prng: &mut Prng) -> Op
         }
         Cause::KeptDirectory => {
             let parent = directory(&first, "kept").await?;
-            // Its entries are cached under a lock.
+            // The client caches its entries under a lock.
             let _ = first.readdir(&root, parent, 0, false, 1 << 16).await;
             let _ = first.lookup(&root, parent, b"nothing").await;
             let name = cluster.client_name(one);
@@ -236,13 +236,13 @@ async fn lock(load: &Load, cause: Cause, places: &Places, prng: &mut Prng) -> Op
                     }
                 });
             }
-            // Which of the two is named is a matter of chance.
+            // Either of the two may be named.
             named("contended-lock", "")
         }
     }
 }
 
-/// Causes that programs are.
+/// Starts programs that are causes themselves.
 fn busy(load: &Load, cause: Cause, places: &Places, prng: &mut Prng) -> Option<Named> {
     let Places { one, ost, .. } = *places;
     let greedy = JobId::new(b"greedy");
@@ -256,7 +256,7 @@ fn busy(load: &Load, cause: Cause, places: &Places, prng: &mut Prng) -> Option<N
             named("greedy-job", "greedy")
         }
         Cause::GreedyAtMdt => {
-            // As many streams as a client may have changes under way, on all clients.
+            // No more streams than a client has modify slots, so that the requests wait at the MDT and not in the client.
             let streams = 5 + prng.below(3);
             (0..CLIENTS as usize).for_each(|client| load.start_names(client, greedy, streams, None));
             named("greedy-job", "greedy")
@@ -279,7 +279,7 @@ fn busy(load: &Load, cause: Cause, places: &Places, prng: &mut Prng) -> Option<N
     }
 }
 
-/// Causes in the network.
+/// Injects causes in the network.
 fn network(load: &Load, cause: Cause, places: &Places, prng: &mut Prng) -> Option<Named> {
     let cluster = &load.cluster;
     let client = cluster.client_numbers()[places.one];
@@ -331,7 +331,7 @@ fn network(load: &Load, cause: Cause, places: &Places, prng: &mut Prng) -> Optio
     }
 }
 
-/// Packets between a node and others are lost, in both directions.
+/// Makes the links between a node and others lose packets, in both directions.
 fn lose_packets(load: &Load, node: u32, others: &[u32], prng: &mut Prng) {
     let link = LinkOptions { resend_ppm: 5000 + prng.below(45_000) as u32, ..LinkOptions::default() };
     for other in others {
@@ -340,7 +340,7 @@ fn lose_packets(load: &Load, node: u32, others: &[u32], prng: &mut Prng) {
     }
 }
 
-/// A server is restarted. Returns when its recovery is over.
+/// Restarts a server. Returns when its recovery is complete.
 async fn fail_over(load: &Load, server: Server) {
     let cluster = &load.cluster;
     cluster.crash(server, Crash::PowerCut);
@@ -356,7 +356,7 @@ async fn fail_over(load: &Load, server: Server) {
     }
 }
 
-/// Clients come, work a little and go, all the time.
+/// Mounts, works a little and unmounts, again and again.
 async fn remount(load: &Load, client: usize) {
     let load_of = load.clone();
     load.spawn(client, async move {
@@ -374,7 +374,7 @@ async fn remount(load: &Load, client: usize) {
     });
 }
 
-/// Undoes what would hold up the end of a run.
+/// Ends the faults and slow links that would delay the end of a run.
 pub(super) fn relieve(load: &Load) {
     for ost in 0..load.osts {
         let faults = load.cluster.storage_faults(Server::Oss(ost));

@@ -1,4 +1,4 @@
-//! What clients do: a little of everything that every run has, and the loads of causes.
+//! The work of clients: the even load of every run, and the loads of causes.
 
 use crate::cluster::Cluster;
 use bytes::Bytes;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Size of a write. Everything is small, so that many runs are cheap: what counts is how times compare.
+/// Size of a write. It is small, so that many runs are cheap: only ratios of times matter.
 pub(super) const RECORD: usize = 256 << 10;
-/// Records of a file, which are written over and over.
+/// Number of records of a file. They are written again and again.
 pub(super) const RECORDS: u64 = 8;
 
-/// Time between two writes of a stream into the cache, which take no virtual time.
+/// Time between two writes of a stream into the cache. The writes themselves take no virtual time.
 const CACHED_PACE: Duration = Duration::from_millis(20);
 
 /// A cluster under load.
@@ -66,8 +66,8 @@ impl Load {
         drop(self.cluster.client_rt(client).clone().spawn(task));
     }
 
-    /// The load that every run has: records to a file of the client's own on each OST, in turn, with a pause between two, an fsync now and
-    /// then, and a name that is made and removed.
+    /// Starts the even load of a client: it writes records to a file of its own on each OST in turn, with a pause after each, syncs now and
+    /// then, and makes and removes a directory.
     pub(super) fn start_even(&self, client: usize, pace: Duration) {
         let (load, rt) = (self.clone(), self.cluster.client_rt(client).clone());
         let mounted = self.cluster.client(client).for_job(job(client));
@@ -80,7 +80,7 @@ impl Load {
                     return;
                 }
                 let file = &files[n as usize % files.len()];
-                // The clients of a restarted OST wait, and none of this may fail but by the death of its client.
+                // Errors do not matter here: a client may have died, or an OST may be full.
                 let _ = mounted.write(file, n / files.len() as u64 % RECORDS * RECORD as u64, zeroes(RECORD)).await;
                 if n % 32 == 31 {
                     let _ = mounted.fsync(file, true).await;
@@ -93,7 +93,7 @@ impl Load {
         });
     }
 
-    /// Streams of records to files of their own on an OST, as fast as they go. Without O_DIRECT among the flags they go through the cache.
+    /// Starts streams that write records to files of their own on an OST as fast as they can, through the cache unless `flags` has O_DIRECT.
     pub(super) fn start_streams(&self, client: usize, job: JobId, ost: u32, streams: u64, flags: u32) {
         for stream in 0..streams {
             let (load, mounted) = (self.clone(), self.cluster.client(client).for_job(job));
@@ -114,7 +114,7 @@ impl Load {
         }
     }
 
-    /// The same, reading what was written first.
+    /// Starts streams that write a record to files of their own on an OST and read it again and again, without the cache.
     pub(super) fn start_readers(&self, client: usize, job: JobId, ost: u32, streams: u64) {
         for stream in 0..streams {
             let (load, mounted) = (self.clone(), self.cluster.client(client).for_job(job));
@@ -129,7 +129,7 @@ impl Load {
         }
     }
 
-    /// Streams of tiny records at random places of files of their own.
+    /// Starts streams that write tiny records at random places of files of their own, without the cache.
     pub(super) fn start_tiny(&self, client: usize, job: JobId, ost: u32, streams: u64, bytes: usize) {
         for stream in 0..streams {
             let (load, mounted) = (self.clone(), self.cluster.client(client).for_job(job));
@@ -143,7 +143,7 @@ impl Load {
         }
     }
 
-    /// Streams that make and remove names, each in a directory of its own or all in one, as fast as they go.
+    /// Starts streams that make and remove names as fast as they can, all in the `shared` directory or each in one of its own.
     pub(super) fn start_names(&self, client: usize, job: JobId, streams: u64, shared: Option<Fid>) {
         for stream in 0..streams {
             let (load, mounted) = (self.clone(), self.cluster.client(client).for_job(job));
@@ -159,7 +159,7 @@ impl Load {
                     let _ = mounted.mkdir(&Credentials::root(), parent, name.as_bytes(), 0o700, 0).await;
                     let _ = mounted.lookup(&Credentials::root(), parent, name.as_bytes()).await;
                     remove_directory(&mounted, parent, &name).await;
-                    // What is answered from the cache takes no virtual time.
+                    // A call that is answered from the cache takes no virtual time.
                     rt.sleep(Duration::from_micros(100)).await;
                 }
             });

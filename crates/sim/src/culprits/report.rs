@@ -1,4 +1,4 @@
-//! Outcomes of runs, and their table.
+//! The outcomes of runs, and their table.
 
 use super::cause::Cause;
 use serde::Serialize;
@@ -10,37 +10,37 @@ pub struct Outcome {
     pub seed: u64,
     /// The cause that was injected.
     pub cause: Cause,
-    /// Kind and name that the first finding is to have; none in a quiet run.
+    /// Kind and name that the first finding must have; none in a quiet run, or if the cause could not be injected.
     pub expected: Option<(String, String)>,
-    /// The first finding that was right, or else the last one of the run.
+    /// The sentence of the first right finding, or else of the last finding of the run.
     pub said: Option<String>,
     /// Kind and name of that finding.
     pub named: Option<(String, String)>,
     /// Seconds from the cause to the right finding.
     pub after: Option<u32>,
-    /// True if that was right.
+    /// True if the right finding came in time; in a quiet run, if no finding came.
     pub is_right: bool,
 }
 
-/// Of the runs with a cause, those that have to be right, in percent (the rules' own promise).
+/// Percentage of the runs with a cause that must be right.
 pub const NAMED_MIN: f64 = 95.0;
-/// Likewise of the quiet runs.
+/// Percentage of the quiet runs that must be right.
 pub const QUIET_MIN: f64 = 98.0;
 
-/// Runs that were right, and all, of those that `which` picks.
+/// Counts the runs that `which` picks: those that were right, and all.
 fn counted(outcomes: &[Outcome], which: impl Fn(&Outcome) -> bool) -> (usize, usize) {
     let picked: Vec<_> = outcomes.iter().filter(|outcome| which(outcome)).collect();
     (picked.iter().filter(|outcome| outcome.is_right).count(), picked.len())
 }
 
-/// Returns whether as many were right as promised.
+/// Returns whether enough of the runs were right.
 pub fn are_good(outcomes: &[Outcome]) -> bool {
     let enough = |(right, all): (usize, usize), least: f64| right as f64 * 100.0 >= least * all as f64;
     enough(counted(outcomes, |o| !o.cause.is_quiet()), NAMED_MIN)
         && enough(counted(outcomes, |o| o.cause.is_quiet()), QUIET_MIN)
 }
 
-/// How many runs of each cause were right.
+/// Draws a table of the runs of each cause, and of those that were right.
 pub fn table(outcomes: &[Outcome]) -> String {
     let row = |name: &str, (right, all): (usize, usize), slowest: Option<u32>| {
         let percent = if all > 0 { right as f64 / all as f64 * 100.0 } else { 100.0 };

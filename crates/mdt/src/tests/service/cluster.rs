@@ -62,6 +62,11 @@ fn node(rt: &Rt, net: &SimNet, number: u32, faults: &Faults) -> (RpcNode, Params
 impl Cluster {
     /// Starts an MDT and `osts` OSTs, which are configured and running.
     pub(super) async fn start(rt: &Rt, osts: u32) -> Cluster {
+        Cluster::start_on(rt, osts, MemOptions::default()).await
+    }
+
+    /// The same with the MDT on such storage.
+    pub(super) async fn start_on(rt: &Rt, osts: u32, storage: MemOptions) -> Cluster {
         let net = SimNet::new(rt.clone(), SimNetOptions::default());
         let mgs = Arc::new(FakeMgs::default());
         let (mgs_node, _) = node(&rt.child("mgs"), &net, MGS, &Faults::new());
@@ -70,7 +75,7 @@ impl Cluster {
         mgs.set_osts(osts.len() as u32);
         let faults = Faults::new();
         let scope = rt.child("mds");
-        let osd = MemOsd::new(&scope, TABLES, MemOptions::default());
+        let osd = MemOsd::new(&scope, TABLES, storage);
         let server = Server::start(scope, &net, osd, &faults).await;
         Cluster { rt: rt.clone(), net, faults, mgs, osts, server, _served: served }
     }
@@ -96,6 +101,7 @@ impl Cluster {
         let flags = connect_flags::MULTI_MODIFY_RPCS
             | connect_flags::FLOCK
             | connect_flags::OVERSTRIPING
+            | connect_flags::CREDITS
             | connect_flags::RECOVERY;
         let uuid = Uuid::from_random(9, number);
         let import = node.import(ImportConfig {

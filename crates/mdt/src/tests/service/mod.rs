@@ -2,6 +2,7 @@
 
 mod cluster;
 mod coherence;
+mod congestion;
 mod fake;
 mod holder;
 mod locks;

@@ -45,14 +45,14 @@ fn request(number: u64, uid: u32, bytes: u32) -> Request {
 
 fn order(rules: &str) -> Order {
     let rules = if rules.is_empty() { Rules::default() } else { Rules::default().changed(rules).unwrap() };
-    Order { classes: Classes::Uid, rules: Arc::new(rules), ..Order::of(Policy::Tbf, Quanta::default()) }
+    Order { classes: Classes(Some(Property::Uid)), rules: Arc::new(rules), ..Order::of(Policy::Tbf, Quanta::default()) }
 }
 
 fn buckets(rules: &str) -> Buckets<Request> {
     Buckets::new(&order(rules), 1)
 }
 
-/// A server with some threads, whose requests take a time, and users who always have requests waiting.
+/// A server with some threads, whose requests take a time; its users always have requests waiting.
 struct Server {
     buckets: Buckets<Request>,
     now: u64,
@@ -221,7 +221,7 @@ fn a_realtime_rule_goes_first_and_catches_up() {
     }
 }
 
-/// What a request took from the device is known at its end; until then an estimate counts, and what was too little becomes a debt.
+/// The time that a request took from the device is known at its end; until then an estimate counts, and the rest becomes a debt.
 #[test]
 fn the_device_s_time_is_charged_when_it_is_known() {
     let mut buckets = buckets("start a uid={1} rate=50%");
@@ -235,6 +235,35 @@ fn the_device_s_time_is_charged_when_it_is_known() {
     assert_eq!(second.noted().device_us(), 500_000, "the estimate");
     buckets.handle_done(Done { ticket: second.noted(), device_us: 0 }, Time(SECOND + 900 * MS));
     assert!(buckets.pop(Time(SECOND + 900 * MS)).is_some(), "it took nothing");
+}
+
+/// A request that was held back gives its token to the next one, and waits for another one before the rest of its class.
+#[test]
+fn a_request_that_was_held_back_keeps_its_place_and_no_token() {
+    let mut buckets = buckets("start a uid={1} rate=10");
+    let at = |ms: u64| Time(SECOND + ms * MS);
+    (0..6).for_each(|n| buckets.push(request(n, 1, 0), at(0)));
+    let held_back = buckets.pop(at(0)).unwrap();
+    assert_ne!(held_back.noted(), Ticket::default());
+    buckets.handle_held_back(&held_back, at(0));
+    assert_eq!(held_back.noted(), Ticket::default());
+    let ran = std::iter::from_fn(|| buckets.pop(at(0))).map(|r| r.number).collect::<Vec<_>>();
+    assert_eq!(ran, [1, 2, 3, 4], "as many as if the first had not been there");
+    buckets.push_first(held_back, at(50));
+    assert_eq!((buckets.pop(at(99)).map(|r| r.number), buckets.pop(at(100)).map(|r| r.number)), (None, Some(0)));
+    buckets.set_order(&order("start a uid={1} rate=10"), at(200));
+    assert_eq!(buckets.pop(at(200)).map(|r| r.number), Some(5));
+}
+
+/// A client may claim any size. Requests of 4 GiB under the slowest of many rules are counted for as long as a server runs.
+#[test]
+fn virtual_time_does_not_overflow() {
+    let mut buckets = buckets("start a uid={1} rate=1; start b uid={2} rate=1000000");
+    for n in 0..10_000 {
+        buckets.push(request(n, 1, u32::MAX), Time((n + 1) * SECOND));
+        assert!(buckets.pop(Time((n + 1) * SECOND)).is_some(), "the request after {n} seconds");
+    }
+    assert!(buckets.virtual_now > u128::from(u64::MAX));
 }
 
 #[test]
@@ -313,8 +342,11 @@ fn random_histories_keep_the_rates_and_lose_nothing() {
                     let one = running.swap_remove(prng.below(running.len() as u64) as usize);
                     if prng.one_in(5) {
                         limited -= i64::from(one.header.uid == 1 && one.noted() != Ticket::default());
-                        buckets.handle_put_back(&one, Time(now));
-                        buckets.push(one, Time(now));
+                        buckets.handle_held_back(&one, Time(now));
+                        match prng.one_in(2) {
+                            true => buckets.push_first(one, Time(now)),
+                            false => buckets.push(one, Time(now)),
+                        }
                     } else {
                         buckets.handle_done(Done { ticket: one.noted(), device_us: 5 }, Time(now));
                         ran.push(one.number);

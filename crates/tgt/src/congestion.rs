@@ -1,12 +1,80 @@
-//! The parameters of an OST's congestion control: who decides on the clients' windows, by which numbers, and what comes of it. The
+//! The parameters of a target's congestion control: the controller that decides on the clients' windows, its numbers, and the windows. The
 //! controllers are in ptlrpc.
 
-use crate::params;
-use nacre_base::param::value::Fields;
+use crate::Target;
+use nacre_base::param::declared::{Declared, Kind, number};
+use nacre_base::param::series::{Series, fields as fields_of, number as number_in};
+use nacre_base::param::value::{Fields, Value};
 use nacre_base::tally::Sums;
-use nacre_ptlrpc::{CongestionControl, CongestionStatus, RccOptions};
-use nacre_tgt::Target;
+use nacre_ptlrpc::{CongestionControl, CongestionStatus, Controller, RccOptions};
 use std::time::Duration;
+
+const TARGETS: &[&str] = &["mdt", "obdfilter"];
+
+const fn of_rcc(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    unit: &'static str,
+    about: &'static str,
+) -> Declared {
+    Declared::kept(TARGETS, name, kind, default, about).in_unit(unit)
+}
+
+/// The longest time that an administrator may set, in seconds.
+const SECONDS_MAX: i64 = 3600;
+
+/// Parameters of targets whose clients keep to windows.
+pub const CONGESTION_PARAMS: &[Declared] = &[
+    Declared::kept(
+        TARGETS,
+        "congestion_control",
+        Kind::Counted { words: &["nacre", "rcc"], counted: "fix", most: Controller::RPCS_MAX },
+        "nacre",
+        "Who decides how many requests each client has under way: fix:N gives each N (0 leaves it to the clients), rcc and nacre divide \
+         what the target can do within latency_bound; without a bound, nacre gives each as much as the device needs in sequence.",
+    ),
+    of_rcc(
+        "rcc_min",
+        number(1, Controller::RPCS_MAX as i64),
+        "1",
+        "requests",
+        "The least that rcc grants, and what a client begins with.",
+    ),
+    of_rcc("rcc_max", number(1, Controller::RPCS_MAX as i64), "32", "requests", "The most that rcc grants."),
+    of_rcc("dlow", number(0, 1 << 20), "128", "requests", "While fewer are under way, rcc grants what clients want."),
+    of_rcc(
+        "latency_bound",
+        number(0, SECONDS_MAX),
+        "0",
+        "s",
+        "How long requests may take. 0 is none for nacre, and 60 s for rcc.",
+    ),
+    of_rcc("stl", number(0, SECONDS_MAX), "60", "s", "A client that was idle for longer has no share of rcc."),
+    of_rcc("lambda", number(100, 1000), "150", "%", "How long clients of rcc wait for replies, of latency_bound."),
+    of_rcc("lnet_latency", number(0, SECONDS_MAX), "5", "s", "Added to that for the network."),
+    Declared::text(TARGETS, "congestion", "Requests under way, and each client's window, wish and use.").series(series),
+];
+
+/// `congestion`: the requests under way, and the windows and wishes of all clients together.
+fn series(congestion: &Value) -> Vec<Series> {
+    let windows = congestion.field("windows").map_or(&[][..], fields_of);
+    let sum = |field: &str| windows.iter().map(|window| number_in(&window.value, field)).sum::<i128>();
+    vec![
+        Series::gauge("requests_under_way", number_in(congestion, "under_way")),
+        Series::gauge("windows_granted", sum("granted")),
+        Series::gauge("windows_wanted", sum("wanted")),
+    ]
+}
+
+/// The value of a parameter that is declared as a number.
+fn number_of(name: &str, text: &str) -> Result<u32, String> {
+    let declared = CONGESTION_PARAMS.iter().find(|declared| declared.name == name).expect("the parameter is declared");
+    if !declared.kind.allows(text.trim()) {
+        return Err(format!("{text:?} is not {}", declared.kind));
+    }
+    text.trim().parse().map_err(|_| format!("{text:?} is not a number"))
+}
 
 /// A number of the published algorithm, whose range is the declared one.
 struct Number {
@@ -32,8 +100,8 @@ const NUMBERS: &[Number] = &[
     Number { name: "lnet_latency", get: |o| seconds(o.network), set: |o, n| o.network = time(n) },
 ];
 
-/// Registers them. They go with the target's other parameters.
-pub(crate) fn register(target: &Target, control: &CongestionControl) {
+/// Registers these parameters. They go with the target's other parameters.
+pub fn register_congestion(target: &Target, control: &CongestionControl) {
     let (registry, prefix) = (target.params(), target.param_prefix());
     let (shown, set) = (control.clone(), control.clone());
     registry.add_rw(
@@ -50,7 +118,7 @@ pub(crate) fn register(target: &Target, control: &CongestionControl) {
             format!("{prefix}{}", number.name),
             move || shown.rcc().map(|options| (number.get)(&options)),
             move |text| {
-                let n = params::number_of(number.name, text)?;
+                let n = number_of(number.name, text)?;
                 set.change_rcc(|options| (number.set)(options, n));
                 Ok(())
             },
@@ -61,7 +129,7 @@ pub(crate) fn register(target: &Target, control: &CongestionControl) {
         format!("{prefix}latency_bound"),
         move || shown.bound().map_or(0, seconds),
         move |text| {
-            let n = params::number_of("latency_bound", text)?;
+            let n = number_of("latency_bound", text)?;
             set.set_bound((n > 0).then(|| time(n)));
             // The published algorithm cannot do without one.
             let of_rcc = if n > 0 { time(n) } else { RccOptions::default().bound };
