@@ -108,6 +108,17 @@ pub(crate) struct Control {
     pub(crate) at_once: Option<u32>,
 }
 
+/// What a client hears whose request is handed back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ComeAgain {
+    /// Time after which the request is to come again.
+    pub(crate) after: Duration,
+    /// The client's window.
+    pub(crate) window: Credits,
+    /// Time that a request may take now.
+    pub(crate) expected: Duration,
+}
+
 /// The controller of a target, and the counts that it decides by.
 #[derive(Default)]
 pub(crate) struct Congestion {
@@ -120,7 +131,12 @@ pub(crate) struct Congestion {
     latency: Latencies,
     /// Intervals of [`LOOK_INTERVAL`] that had passed when exports were last looked at.
     looked: u64,
+    /// Requests that were handed back.
+    handed_back: u64,
 }
+
+/// The longest time after which a request that was handed back comes again. The target may be faster by then, and must not be idle.
+const COME_AGAIN_MAX: Duration = Duration::from_secs(5);
 
 /// The paper has an export leave the count of active ones when a periodic ping of its client finds it idle. Clients that hold leases send no
 /// pings, so the server looks by itself, as often as the paper's clients ping: the one departure from the paper.
@@ -154,6 +170,8 @@ struct Rate {
     per_second: Option<f64>,
     /// The same of their cost in bytes, which is at least [`COST_MIN`] each; over the last windows, where the latest counts most.
     cost_per_second: Option<f64>,
+    /// Cost of an operation of the last whole window.
+    mean_cost: f64,
     /// Where the last window was.
     off: Off,
     finished: u32,
@@ -187,6 +205,7 @@ impl Rate {
         if self.busy >= RATE_WINDOW && self.finished > 0 {
             self.per_second = Some(f64::from(self.finished) / self.busy.as_secs_f64());
             self.note_cost(self.finished_cost as f64 / self.busy.as_secs_f64());
+            self.mean_cost = self.finished_cost as f64 / f64::from(self.finished);
             let share = self.finished_at_device.as_secs_f64() / self.finished_ran.as_secs_f64().max(1e-9);
             self.at_device = Some(self.at_device.map_or(share, |before| before + (share - before) / 4.0).min(1.0));
             (self.finished, self.finished_cost, self.busy) = (0, 0, Duration::ZERO);
@@ -257,6 +276,8 @@ pub struct CongestionStatus {
     pub per_second: Option<f64>,
     /// Bytes of a turn, as the controller of that name has found it.
     pub turn: u64,
+    /// Requests that were handed back, because they could not have been served in time.
+    pub handed_back: u64,
     /// How long the requests took that were answered in the last whole second, from their arrival on, in milliseconds.
     pub latency: Sums,
     /// The clients that take part, by the cookies of their exports, in order.
@@ -279,6 +300,21 @@ pub struct ExportWindow {
 }
 
 impl Congestion {
+    /// A request arrives whose client waits for so long. Returns after how long it is to come again, if it cannot be served in that time.
+    ///
+    /// One request of each client always stays, so that everybody gets on and hears of the window. Clients that keep to their windows have
+    /// others handed back only if the target has suddenly become much slower.
+    pub(crate) fn come_again(&mut self, export: u64, client_waits: Duration) -> Option<ComeAgain> {
+        let has_others = self.load.active.get(&export).is_some_and(|active| active.under_way > 0);
+        let wait = self.load.wait();
+        if self.controller != Controller::Nacre || !has_others || wait <= client_waits {
+            return None;
+        }
+        self.handed_back += 1;
+        let window = self.nacre.grant(&self.load, self.bound);
+        Some(ComeAgain { after: wait.min(COME_AGAIN_MAX), window, expected: wait.max(self.expected()) })
+    }
+
     /// A request has arrived that its client has sent within its window.
     pub(crate) fn handle_arrival(&mut self, export: u64, wanted: Credits, now: Time) {
         self.load.handle_arrival(export, wanted, now);
@@ -372,7 +408,14 @@ impl Congestion {
         let mut exports: Vec<_> = self.load.active.iter().map(|(cookie, a)| (*cookie, window(a))).collect();
         exports.sort_by_key(|(cookie, _)| *cookie);
         let (per_second, turn, latency) = (self.load.rate.per_second, self.nacre.turn(), self.latency.last);
-        CongestionStatus { under_way: self.load.under_way, per_second, turn, latency, exports }
+        CongestionStatus {
+            under_way: self.load.under_way,
+            per_second,
+            turn,
+            handed_back: self.handed_back,
+            latency,
+            exports,
+        }
     }
 }
 
@@ -392,6 +435,13 @@ impl Load {
     fn drained(&self) -> Duration {
         let rate = self.rate.per_second.unwrap_or(f64::INFINITY);
         Duration::from_secs_f64((f64::from(self.under_way) / rate.max(1e-3)).min(DRAINED_MAX.as_secs_f64()))
+    }
+
+    /// How long a request waits that arrives now, by what the target does in the long run: it may have stood still for a moment.
+    fn wait(&self) -> Duration {
+        let rate = self.rate.cost_per_second.unwrap_or(f64::INFINITY).max(1.0);
+        let seconds = f64::from(self.under_way) * self.rate.mean_cost / rate;
+        Duration::from_secs_f64(seconds.min(DRAINED_MAX.as_secs_f64()))
     }
 
     /// A request ends, with an answer or without.
@@ -552,6 +602,28 @@ mod tests {
         assert_eq!(c.status(at(0)).exports.len(), 1);
         c.handle_given_up(1, at(1));
         assert_eq!(c.status(at(1)).exports, []);
+    }
+
+    #[test]
+    fn what_cannot_be_done_in_time_is_handed_back_but_for_one_request_of_each_client() {
+        let mut c = Congestion::default();
+        // Ten requests of 1 MiB in a second.
+        for n in 0..30 {
+            c.handle_arrival(1, wants(1), at(n * 100));
+            let answered = Answered { export: 1, wanted: wants(1), bytes: 1 << 20, ..Answered::NOTHING };
+            c.handle_answer(answered, at(n * 100 + 100));
+        }
+        (0..200).for_each(|_| c.handle_arrival(1, wants(1), at(3000)));
+        let [soon, late] = [19, 21].map(Duration::from_secs);
+        let is_handed_back = |c: &mut Congestion, export, waits| c.come_again(export, waits).is_some();
+        assert!(!is_handed_back(&mut c, 1, late), "200 requests take 20 s");
+        assert!(is_handed_back(&mut c, 1, soon));
+        assert!(!is_handed_back(&mut c, 2, soon), "the only request of a client");
+        c.handle_arrival(2, wants(1), at(3000));
+        assert!(is_handed_back(&mut c, 2, soon));
+        assert_eq!(c.status(at(3000)).handed_back, 2);
+        c.controller = Controller::Rcc;
+        assert!(!is_handed_back(&mut c, 1, soon), "the published algorithm queues everything");
     }
 
     #[test]

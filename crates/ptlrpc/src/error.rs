@@ -2,6 +2,7 @@
 
 use nacre_base::Errno;
 use nacre_wire::WireError;
+use std::time::Duration;
 
 /// Reason why a call has no reply, or the error in its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -9,6 +10,9 @@ pub enum RpcError {
     /// The server answered with this error.
     #[error("{0}")]
     Status(Errno),
+    /// The server has too much to do to execute the request in time, and says after how long it is to be sent anew.
+    #[error("the server is busy: come again in {} ms", .0.as_millis())]
+    ComeAgain(Duration),
     /// The server has evicted this client: open handles, locks and unwritten data are lost.
     #[error("evicted by the server")]
     Evicted,
@@ -40,7 +44,7 @@ impl RpcError {
             RpcError::Evicted => Errno::EIO,
             RpcError::Closed => Errno::ESHUTDOWN,
             RpcError::Unreachable => Errno::EHOSTUNREACH,
-            RpcError::Lost => Errno::EAGAIN,
+            RpcError::Lost | RpcError::ComeAgain(_) => Errno::EAGAIN,
             RpcError::TimedOut => Errno::ETIMEDOUT,
             RpcError::Wire(_) => Errno::EPROTO,
         }

@@ -818,6 +818,9 @@ impl Started {
     /// Sends the request and waits for the reply, as [`Import::call`] does. To be called once.
     pub async fn answer<Rep: Field>(&mut self) -> Result<Reply<Rep>, RpcError> {
         let reply = self.0.run().await?;
+        if reply.header.has(flags::COME_AGAIN) {
+            return Err(RpcError::ComeAgain(Duration::from_micros(reply.header.window_wait_us.into())));
+        }
         Errno::from_status(reply.header.status).map_err(RpcError::Status)?;
         Ok(Reply { body: nacre_wire::decode(&reply.body)?, header: reply.header, data: reply.data })
     }

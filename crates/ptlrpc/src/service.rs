@@ -6,6 +6,7 @@
 
 use crate::accounting::{Asked, Waits};
 use crate::call::INLINE_MAX;
+use crate::congestion::ComeAgain;
 use crate::export::{Entry, Export};
 use crate::identity::Identity;
 use crate::lane::LaneSlot;
@@ -220,6 +221,10 @@ impl NodeShared {
         // Requests that others wait for, and replays, never wait for a window. Of reads and writes a client cannot say that they had none.
         let has_window = lane == Lane::Io || header.credits_wanted > 0;
         let in_window = has_window && !is_high_priority(&header) && !header.has(flags::REPLAY);
+        if in_window && let Some(again) = export.entry.congestion().come_again(export.cookie, deadline.since(now)) {
+            export.handle_executed(header.xid, None);
+            return self.hand_back(&header, reply_to, again);
+        }
         let counted = in_window.then(|| Box::new(Counted::new(export.clone(), self.core.clone(), &header, arrived_at)));
         let noted = export.entry.histories.get().and_then(|histories| {
             let (target, client) = (export.entry.name.clone(), reply_to.nid);
@@ -482,6 +487,20 @@ impl NodeShared {
         self.answer(request, request.export, reply_to, e);
     }
 
+    /// Answers that the request cannot be served in time, and after how long it is to come again.
+    fn hand_back(&self, request: &RpcHeader, reply_to: ReplyTo, again: ComeAgain) {
+        let header = RpcHeader {
+            status: -Errno::EAGAIN.0,
+            flags: flags::COME_AGAIN,
+            window_wait_us: micros(again.after),
+            timeout_ms: millis(again.expected),
+            credits_granted: again.window.rpcs,
+            bytes_granted: again.window.bytes,
+            ..header_of_answer(request, request.export)
+        };
+        self.post(reply_to, encode(RpcKind::Reply, &header, &[], Payload::new()));
+    }
+
     /// Answers that the export is not known, so the client has to connect. The missing export distinguishes this from a
     /// target's own ENOTCONN.
     fn refuse_unconnected(&self, request: &RpcHeader, reply_to: ReplyTo) {
@@ -489,14 +508,7 @@ impl NodeShared {
     }
 
     fn answer(&self, request: &RpcHeader, export: u64, reply_to: ReplyTo, e: Errno) {
-        let header = RpcHeader {
-            lane: request.lane,
-            opcode: request.opcode,
-            xid: request.xid,
-            export,
-            status: -e.0,
-            ..RpcHeader::default()
-        };
+        let header = RpcHeader { status: -e.0, ..header_of_answer(request, export) };
         self.post(reply_to, encode(RpcKind::Reply, &header, &[], Payload::new()));
     }
 
@@ -598,6 +610,12 @@ enum Control {
     Connect,
     Disconnect,
     Ping,
+}
+
+/// The header of a reply to a request that no handler has seen.
+fn header_of_answer(request: &RpcHeader, export: u64) -> RpcHeader {
+    let &RpcHeader { lane, opcode, xid, .. } = request;
+    RpcHeader { lane, opcode, xid, export, ..RpcHeader::default() }
 }
 
 impl Control {

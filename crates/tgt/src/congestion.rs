@@ -64,6 +64,7 @@ fn series(congestion: &Value) -> Vec<Series> {
         Series::gauge("requests_under_way", number_in(congestion, "under_way")),
         Series::gauge("windows_granted", sum("granted")),
         Series::gauge("windows_wanted", sum("wanted")),
+        Series::counter("requests_handed_back", number_in(congestion, "handed_back")),
     ]
 }
 
@@ -155,6 +156,7 @@ fn fields(status: CongestionStatus) -> Fields {
     fields.push("deviation_ms", variance.sqrt() as u64);
     fields.push("longest_ms", max);
     fields.push("turn_kb", status.turn >> 10);
+    fields.push("handed_back", status.handed_back);
     fields.push("clients", status.exports.len() as u64);
     let mut windows = Fields::default();
     for (cookie, window) in status.exports {

@@ -58,6 +58,9 @@ pub mod flags {
     pub const RECONNECT: u32 = 0x200;
     /// The message's inline data follows the body (short I/O).
     pub const INLINE: u32 = 0x400;
+    /// Reply: the request was not executed, because it would have waited for longer than its client does. The client sends it anew after
+    /// `window_wait_us`.
+    pub const COME_AGAIN: u32 = 0x800;
 }
 
 message! {
@@ -106,7 +109,8 @@ message! {
         pub router_time_us: u32,
         /// Request: how long it waited at the client for a modify slot. Accounted, and nothing depends on it.
         pub client_wait_us: u32,
-        /// Request: how long it waited at the client for room in the window. As `client_wait_us`.
+        /// Request: how long it waited at the client for room in the window. As `client_wait_us`. Reply with [`flags::COME_AGAIN`]: how
+        /// long it is to wait there.
         pub window_wait_us: u32,
         /// Congestion control: RPCs the client has pending.
         pub credits_wanted: u32,

@@ -378,6 +378,7 @@ impl Connection {
                 Ok(reply) => return Ok(reply),
                 // Send it as a new request, because the server has forgotten this one.
                 Err(RpcError::Status(Errno::EINPROGRESS)) => self.mount.rt.sleep(RETRY_PAUSE).await,
+                Err(RpcError::ComeAgain(wait)) => self.mount.rt.sleep(wait).await,
                 // A request that is harmless to repeat, and needs no earlier lock, is repeated on the next connection.
                 Err(RpcError::Evicted) if repeat && !evicted_before => evicted_before = true,
                 Err(e) => return Err(e.errno()),

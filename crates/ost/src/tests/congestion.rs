@@ -1,6 +1,7 @@
 //! Windows that the OST grants: how long requests take when clients want more than its disk can do.
 
 use super::cluster::*;
+use nacre_base::Errno;
 use nacre_base::param::value::Value;
 use nacre_osd::mem::DiskModel;
 use nacre_rt::Rt;
@@ -104,6 +105,7 @@ latency_ms: 319
 deviation_ms: 0
 longest_ms: 319
 turn_kb: 16384
+handed_back: 0
 clients: 1
 windows:
     client1:
@@ -136,6 +138,35 @@ fn nacre_holds_its_bound() {
         rt.sleep(Duration::from_secs(20)).await;
         let (most, _) = watch(&rt, &cluster, 10).await;
         assert!((75..=100).contains(&most), "{most} under way");
+    });
+}
+
+/// A client that keeps to no window and expects its requests to be served soon has only one of them queued behind what takes longer. The
+/// others come again later.
+#[test]
+fn what_cannot_be_done_in_time_comes_again_later() {
+    run(|rt| async move {
+        let cluster = Cluster::with_disk(&rt, DiskModel { bandwidth: DISK.bandwidth / 4, ..DISK }).await;
+        for number in 0..CLIENTS {
+            start_client(&cluster, 100 + number).await;
+        }
+        let shown = |name: &str| congestion(&cluster).field(name).and_then(Value::number).unwrap();
+        rt.sleep(Duration::from_secs(60)).await;
+        assert_eq!((shown("handed_back"), shown("under_way")), (0, 800));
+        let client = cluster.client(1);
+        let fid = client.object().await;
+        let writes: Vec<_> = (0..8)
+            .map(|place| client.start(move |c| async move { c.write(fid, place * 4096, &[7; 4096]).await.map(drop) }))
+            .collect();
+        let mut answers = Vec::new();
+        for write in writes {
+            answers.push(write.wait().await);
+        }
+        let again = answers.iter().filter(|answer| **answer == Err(Errno::EAGAIN)).count();
+        assert_eq!((again, answers.iter().filter(|answer| answer.is_ok()).count()), (7, 1));
+        assert_eq!(shown("handed_back"), 7);
+        // It has been told how long requests take.
+        assert!(client.write(fid, 0, &[7; 4096]).await.is_ok());
     });
 }
 
