@@ -311,12 +311,13 @@ fn sum_of(rows: &Value) -> f64 {
 }
 
 impl Link {
-    /// Subtracts an earlier reading. If the earlier one was greater, a connection was replaced in between, and the new one began at zero.
+    /// Subtracts an earlier reading. If the earlier one counted more packets, a connection was replaced in between, and the new one began at
+    /// zero. Losses alone may become fewer, because a packet that was sent again may turn out not to have been lost.
     pub fn since(&self, before: &Link) -> Link {
-        if self.packets < before.packets || self.lost < before.lost {
+        if self.packets < before.packets {
             return *self;
         }
-        Link { packets: self.packets - before.packets, lost: self.lost - before.lost }
+        Link { packets: self.packets - before.packets, lost: (self.lost - before.lost).max(0.0) }
     }
 }
 

@@ -85,7 +85,7 @@ pub struct LinkStatus {
     pub peer: Nid,
     /// Packets that this node sent, including those that it sent again.
     pub sent: u64,
-    /// Packets that this node sent again because the peer did not acknowledge them.
+    /// Packets that this node sent again because the peer did not acknowledge them, without those that the peer had already.
     pub resent: u64,
     /// Packets that came from the peer.
     pub received: u64,

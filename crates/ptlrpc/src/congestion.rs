@@ -172,8 +172,9 @@ struct Rate {
     cost_per_second: Option<f64>,
     /// Cost of an operation of the last whole window.
     mean_cost: f64,
-    /// Where the last window was.
+    /// Where the last window was, and for how many further ones the average does not rise.
     off: Off,
+    cautious: u32,
     finished: u32,
     finished_cost: u64,
     /// How much of the time in which requests are served they spend at the device; over the last windows, as the cost.
@@ -215,16 +216,34 @@ impl Rate {
 }
 
 impl Rate {
-    /// A window had this cost in a second. A device wavers, so the average moves slowly; but if two windows in a row have been far below
-    /// it or far above it, the device has changed, and only the last of them says how.
+    /// A window had this cost in a second. A device wavers, so the average moves slowly, and faster down than up, because windows that are
+    /// too large break a bound and windows that are too small cost little for a moment. But if two windows in a row have been far below
+    /// it or far above it, the device has changed, and only the last of them says how. One window of half the rate is enough: if
+    /// it was only a moment's standstill, requests are under way for longer than it takes to see that.
     fn note_cost(&mut self, cost: f64) {
         let Some(before) = self.cost_per_second else { return self.cost_per_second = Some(cost) };
         let off = Off::of(cost / before.max(1.0));
-        let has_changed = off != Off::Near && off == self.off;
+        let has_changed = off != Off::Near && off == self.off || cost < before / 2.0;
         self.off = if has_changed { Off::Near } else { off };
-        self.cost_per_second = Some(if has_changed { cost } else { before + (cost - before) / 4.0 });
+        self.cautious = match (has_changed, cost < before) {
+            (true, true) => CAUTIOUS_WINDOWS,
+            (true, false) => 0,
+            (false, _) => self.cautious.saturating_sub(1),
+        };
+        self.cost_per_second = Some(match (has_changed, cost < before) {
+            (true, true) => cost * AFTER_DROP,
+            (true, false) => cost,
+            (false, true) => before + (cost - before) * 0.5,
+            (false, false) if self.cautious > 0 => before,
+            (false, false) => before + (cost - before) * 0.25,
+        });
     }
 }
+
+/// A device that has become slower gets shorter windows, with which a disk seeks more and is slower still. So the rate is taken for this
+/// part of what it is, and does not rise before requests of the new windows have been answered.
+const AFTER_DROP: f64 = 0.8;
+const CAUTIOUS_WINDOWS: u32 = 8;
 
 /// How a window's rate compares with the average before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -530,21 +549,20 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_has_changed_is_known_after_two_windows() {
+    fn a_device_that_has_changed_is_soon_known() {
         let mut rate = Rate::default();
         let noted = |rate: &mut Rate, costs: &[f64]| {
             costs.iter().for_each(|cost| rate.note_cost(*cost));
             rate.cost_per_second.unwrap()
         };
         assert_eq!(noted(&mut rate, &[180.0, 180.0]), 180.0);
-        assert_eq!(noted(&mut rate, &[60.0]), 150.0, "one slow window is a slow window");
-        assert_eq!(noted(&mut rate, &[60.0]), 60.0, "the disk is three times slower");
-        assert_eq!(noted(&mut rate, &[180.0, 180.0]), 180.0, "and is as fast as before");
-        assert_eq!(
-            noted(&mut rate, &[120.0, 180.0, 240.0]),
-            186.5625,
-            "the disk wavers: the average moves by a quarter"
-        );
+        assert_eq!(noted(&mut rate, &[100.0]), 140.0, "one slow window is a slow window");
+        assert_eq!(noted(&mut rate, &[100.0]), 80.0, "the disk is slower, and will be with shorter windows");
+        assert_eq!(noted(&mut rate, &[90.0; 7]), 80.0);
+        assert_eq!(noted(&mut rate, &[100.0]), 85.0, "with these windows, it is not as slow as that");
+        assert_eq!(noted(&mut rate, &[40.0]), 32.0, "and now much slower");
+        assert_eq!(noted(&mut rate, &[180.0, 180.0]), 180.0, "and as fast as before");
+        assert_eq!(noted(&mut rate, &[140.0, 180.0, 220.0]), 178.75, "the disk wavers");
     }
 
     #[test]

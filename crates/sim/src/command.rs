@@ -15,7 +15,7 @@ use crate::scale::Crowd;
 use crate::scenario::{Trouble, run_seed};
 use crate::shared_file::{self, AUTOMATIC, Load, Medium, Policy, RECORD_MAX, Row};
 use crate::sharing::{self, Hazard};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use nacre_experiment::Experiment;
 use nacre_experiment::plot::Plot;
@@ -216,6 +216,9 @@ struct PingStormArgs {
     shown: Shown,
 }
 
+/// Stories of congestion control that are told if none is named.
+const STORIES: [&str; 6] = ["even", "many-more", "slower-disk", "reads", "greedy", "small"];
+
 /// Arguments of `nacre sim congestion-control`. The default is the paper's rows.
 #[derive(Args, Debug)]
 struct CongestionArgs {
@@ -237,9 +240,9 @@ struct CongestionArgs {
     /// The clients of these rows begin within so many seconds
     #[arg(long, default_value_t = congestion::DISPATCH)]
     dispatch: u32,
-    /// What happens while writers that never end write, in place of the paper's rows: each with FIX(8), FIX(32), the
-    /// published algorithm and Nacre's own, without a bound and with one of 4 s, unless others are named
-    #[arg(long, value_delimiter = ',', num_args = 0.., default_missing_values = ["even", "many-more", "slower-disk", "reads", "greedy", "small"])]
+    /// Stories in place of the paper's first rows; without a name, those of writers that never end. Each is told with static
+    /// windows, the published algorithm and Nacre's own, without a bound and with one, unless controllers are named
+    #[arg(long, value_delimiter = ',', num_args = 0.., default_missing_values = STORIES)]
     story: Vec<congestion::stories::Story>,
     #[command(flatten)]
     shown: Shown,
@@ -251,6 +254,18 @@ impl CongestionArgs {
         use congestion::Control;
         let fixed = self.fixed.iter().map(|n| Control::Fix(*n)).chain(self.bounds.iter().map(|n| Control::Cc(*n)));
         fixed.chain(self.nacre.iter().map(|n| Control::Nacre(*n))).collect()
+    }
+
+    /// The command that prints the page of these stories.
+    fn story_command(&self) -> String {
+        let name = |story: &congestion::stories::Story| Some(story.to_possible_value()?.get_name().to_owned());
+        let names: Vec<String> = self.story.iter().filter_map(name).collect();
+        let names = if names == STORIES { String::new() } else { format!(" {}", names.join(",")) };
+        let dispatch = match self.dispatch {
+            congestion::DISPATCH => String::new(),
+            seconds => format!(" --dispatch {seconds}"),
+        };
+        format!("nacre sim congestion-control --story{names}{dispatch} --markdown")
     }
 }
 
@@ -629,19 +644,18 @@ fn shared_files(args: &SharedFile, json: bool) -> ExitCode {
 }
 
 /// Form in which the result of an experiment is shown.
-#[derive(Clone, Copy)]
 enum Form {
     Text,
     Json,
     /// A page of the documentation, with the command that prints it.
-    Markdown(&'static str),
+    Markdown(String),
 }
 
 impl Form {
-    fn of(json: bool, markdown: bool, command: &'static str) -> Form {
+    fn of(json: bool, markdown: bool, command: &str) -> Form {
         match (json, markdown) {
             (true, _) => Form::Json,
-            (_, true) => Form::Markdown(command),
+            (_, true) => Form::Markdown(command.to_owned()),
             _ => Form::Text,
         }
     }
@@ -651,7 +665,7 @@ fn show(experiment: &Experiment, form: Form, plot: Option<&Path>, plots: impl Fn
     match form {
         Form::Text => print!("{}", experiment.text()),
         Form::Json => print_json(experiment),
-        Form::Markdown(command) => print!("{}", experiment.markdown(command)),
+        Form::Markdown(command) => print!("{}", experiment.markdown(&command)),
     }
     let Some(path) = plot else { return ExitCode::SUCCESS };
     if let Err(e) = std::fs::write(path, nacre_experiment::plot::svg(&plots())) {
@@ -740,18 +754,12 @@ fn congestion_controls(args: &CongestionArgs, json: bool) -> ExitCode {
 }
 
 fn congestion_stories(args: &CongestionArgs, json: bool) -> ExitCode {
-    use congestion::Control;
     use congestion::stories::{Row, Story, measure, report, small_alone};
     let seed = args.shown.seed;
-    let controls = match args.controls() {
-        none if none.is_empty() => {
-            vec![Control::Fix(8), Control::Fix(32), Control::Cc(4), Control::Nacre(0), Control::Nacre(4)]
-        }
-        named => named,
-    };
-    let mut rows = Vec::new();
+    let (mut rows, named) = (Vec::new(), args.controls());
     for story in args.story.iter().copied() {
-        rows.extend(controls.iter().map(|control| Row { story, control: *control }));
+        let controls = if named.is_empty() { story.controls() } else { named.clone() };
+        rows.extend(controls.into_iter().map(|control| Row { story, control, dispatch: args.dispatch }));
     }
     let runs = side_by_side(&rows, "congestion-control", |row| {
         let measured = std::panic::catch_unwind(|| measure(seed, *row));
@@ -760,7 +768,7 @@ fn congestion_stories(args: &CongestionArgs, json: bool) -> ExitCode {
     let alone = args.story.contains(&Story::Small).then(|| small_alone(seed)).transpose();
     let failed = runs.iter().filter_map(|(_, measured)| measured.as_ref().err()).chain(alone.as_ref().err());
     let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
-    let form = Form::of(json, args.shown.markdown, "nacre sim congestion-control --story --markdown");
+    let form = Form::of(json, args.shown.markdown, &args.story_command());
     let shown = show(&report(seed, &runs, alone.ok().flatten()), form, None, Vec::new);
     if has_failed { ExitCode::FAILURE } else { shown }
 }

@@ -5,8 +5,11 @@
 //! Clients, RPC, schedulers and controllers are the production code; the network and the disk are simulated. The disk sees objects,
 //! offsets and its own queue, never a window or the number of clients. Every number is in [`constants`], with its source.
 
+mod collapse;
 mod constants;
 mod report;
+mod shared_file;
+mod slow_ost;
 pub mod stories;
 
 pub use report::{plots, report};
@@ -17,15 +20,17 @@ pub use constants::DISPATCH;
 use constants::{APART_MS, COPY_BANDWIDTH, DIRTY_MB, DISK, LATENCY, LIMIT, LINK_BANDWIDTH, THREADS};
 use futures_util::future::{join, try_join_all};
 use nacre_base::param::value::Value;
-use nacre_base::{Payload, Prng};
-use nacre_client::OpenFile;
+use nacre_base::{Payload, Prng, Time};
 use nacre_client::open_flags::{O_CREAT, O_EXCL, O_RDWR};
+use nacre_client::{Client, OpenFile};
 use nacre_lnet::{LinkOptions, SimNetOptions};
 use nacre_osd::mem::MemOptions;
 use nacre_wire::attr::Credentials;
 use std::fmt;
+use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Who decides on the clients' windows.
@@ -37,6 +42,23 @@ pub enum Control {
     Cc(u32),
     /// Nacre's own, with a bound in seconds; 0 if nobody has stated one.
     Nacre(u32),
+}
+
+impl Control {
+    /// True if requests are to take no longer than a stated time.
+    fn is_bounded(self) -> bool {
+        matches!(self, Control::Cc(_) | Control::Nacre(1..))
+    }
+
+    /// The bound that a controller keeps at an OST that answers `rate` requests a second: the stated one, but no less than a request of each
+    /// client takes.
+    fn bound(self, clients: usize, rate: f64) -> f64 {
+        let least = clients as f64 / rate.max(1.0);
+        match self {
+            Control::Cc(seconds) | Control::Nacre(seconds) => f64::from(seconds).max(least),
+            Control::Fix(_) => least,
+        }
+    }
 }
 
 impl fmt::Display for Control {
@@ -158,6 +180,11 @@ impl Outcome {
     }
 }
 
+/// Seconds after which no request took longer than 105 % of the bound any more. It is all of the time if that never came.
+fn settled_after(samples: &[Sample], bound: f64) -> f64 {
+    samples.iter().rposition(|sample| sample.longest > 1.05 * bound).map_or(0.0, |last| last as f64 + 1.0)
+}
+
 fn latencies(samples: &[Sample], start: usize) -> Latencies {
     let answered: f64 = samples.iter().map(|sample| sample.answered).sum::<f64>().max(1.0);
     let mean = samples.iter().map(|sample| sample.answered * sample.latency).sum::<f64>() / answered;
@@ -199,6 +226,8 @@ pub fn papers() -> Vec<Load> {
 static ZEROES: [u8; RECORD as usize] = [0; RECORD as usize];
 /// Bytes of an application's write, and of a request.
 const RECORD: u64 = 1 << 20;
+/// Bytes of a file that is written without end: its writer begins again there.
+const FILE_BYTES: u64 = 16 << 30;
 
 /// Takes one measurement. Panics if the simulation hangs.
 pub fn measure(seed: u64, load: Load) -> Result<Outcome, String> {
@@ -231,11 +260,18 @@ fn prepare(cluster: &Cluster, control: Control) -> Result<(), String> {
     let policy = if matches!(control, Control::Nacre(_)) { "turns" } else { "fifo" };
     for (name, value) in [("threads_max", THREADS.to_string()), ("nrs_policies", policy.to_owned())] {
         let name = format!("ost.OSS.ost_io.{name}");
-        assert!(cluster.set_param(Server::Oss(0), &name, &value) > 0, "the OSS has no {name}");
+        for oss in oss(cluster) {
+            assert!(cluster.set_param(oss, &name, &value) > 0, "{oss:?} has no {name}");
+        }
     }
+    let osts = oss(cluster).count();
+    let cached_mb = (osts * DIRTY_MB.parse::<usize>().expect("a number")).to_string();
     for client in 0..cluster.client_count() {
         // Virtual time does not include checksums, and they take two thirds of the real time.
-        for (name, value) in [("osc.*.checksums", "0"), ("osc.*.max_dirty_mb", DIRTY_MB)] {
+        let settings =
+            [("osc.*.checksums", "0"), ("osc.*.max_dirty_mb", DIRTY_MB), ("llite.*.max_cached_mb", &cached_mb)];
+        // What a client holds for one OST fits into the cache that it has anyway.
+        for (name, value) in &settings[..if osts > 1 { 3 } else { 2 }] {
             let set = cluster.client_node(client).params().set(name, value);
             set.map_err(|e| format!("{name}: {e}"))?;
         }
@@ -243,15 +279,21 @@ fn prepare(cluster: &Cluster, control: Control) -> Result<(), String> {
     Ok(())
 }
 
+/// The OSSs, each with an OST.
+fn oss(cluster: &Cluster) -> impl Iterator<Item = Server> {
+    cluster.servers().into_iter().filter(|server| matches!(server, Server::Oss(_)))
+}
+
 async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<Outcome, String> {
     prepare(cluster, load.control)?;
-    let files = try_join_all((0..cluster.client_count()).map(|client| make(cluster, client))).await?;
+    let make = |client: usize| async move { create(cluster.client(client), &format!("file-{client}"), 0).await };
+    let files = try_join_all((0..cluster.client_count()).map(make)).await?;
     let begun = cluster.rt().now();
     let (done, first_done) = (AtomicU32::new(0), parking_lot::Mutex::new(None));
     let each = files.iter().enumerate().map(|(client, file)| {
         let (done, first_done) = (&done, &first_done);
         async move {
-            let written = write(cluster, client, file, load).await;
+            let written = write_file(cluster, client, file, load.dispatch, 0..load.records()).await;
             first_done.lock().get_or_insert_with(|| cluster.rt().now().since(begun).as_secs_f64());
             done.fetch_add(1, Ordering::Relaxed);
             written
@@ -259,11 +301,9 @@ async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<Outcome, String> {
     });
     let mut samples = Vec::new();
     let watch = async {
-        // The OST counts by seconds of the simulation's clock.
-        let into = begun.as_nanos() % 1_000_000_000;
-        cluster.rt().sleep(Duration::from_nanos(1_000_000_000 - into)).await;
+        sleep_to_second(cluster).await;
         while done.load(Ordering::Relaxed) < load.clients {
-            samples.push(sample(cluster));
+            samples.push(sample(cluster, Server::Oss(0)));
             cluster.rt().sleep(Duration::from_secs(1)).await;
         }
     };
@@ -271,47 +311,103 @@ async fn work(cluster: &Arc<Cluster>, load: Load) -> Result<Outcome, String> {
     written?;
     let all_done = cluster.rt().now().since(begun).as_secs_f64();
     let first_done = first_done.into_inner().unwrap_or(all_done);
-    let timeouts = (0..cluster.client_count()).map(|client| timeouts(cluster, client)).sum();
+    let timeouts = all_timeouts(cluster);
     let written = load.records() * RECORD * u64::from(load.clients);
     let mb_per_s = written as f64 / 1e6 / all_done;
     Ok(Outcome { mb_per_s, first_done, all_done, samples, timeouts, trace: 0 })
 }
 
-/// Creates a client's file and opens it.
-async fn make(cluster: &Cluster, client: usize) -> Result<Arc<OpenFile>, String> {
-    let (mounted, root) = (cluster.client(client), Credentials::root());
-    let name = format!("file-{client}");
-    let flags = O_CREAT | O_EXCL | O_RDWR;
-    let made = mounted.create(&root, mounted.root(), name.as_bytes(), flags, 0o600, 0, None).await;
-    made.map(|(_, file)| file).map_err(|e| format!("create: {e}"))
+/// Creates a file in the root directory and opens it.
+async fn create(mounted: &Client, name: &str, more_flags: u32) -> Result<Arc<OpenFile>, String> {
+    let flags = O_CREAT | O_EXCL | O_RDWR | more_flags;
+    let made = mounted.create(&Credentials::root(), mounted.root(), name.as_bytes(), flags, 0o600, 0, None).await;
+    made.map(|(_, file)| file).map_err(|e| format!("create {name}: {e}"))
 }
 
-/// Writes a client's file and syncs it.
-async fn write(cluster: &Cluster, client: usize, file: &OpenFile, load: Load) -> Result<(), String> {
+/// Writes all of this data.
+async fn write(mounted: &Client, file: &OpenFile, offset: u64, data: &'static [u8]) -> Result<(), String> {
+    let written = mounted.write(file, offset, Payload::from(Bytes::from_static(data))).await;
+    match written.map_err(|e| format!("write: {e}"))? {
+        all if all == data.len() => Ok(()),
+        part => Err(format!("a short write: {part} bytes of {}", data.len())),
+    }
+}
+
+/// Time in which a process makes a record and copies it into the cache.
+fn copying(prng: &mut Prng) -> Duration {
+    let copy = RECORD * 1_000_000_000 / COPY_BANDWIDTH;
+    Duration::from_nanos(copy / 2 + prng.below(copy + 1))
+}
+
+/// The OST counts by seconds of the simulation's clock: waits for the next one.
+async fn sleep_to_second(cluster: &Cluster) {
+    let into = cluster.rt().now().as_nanos() % 1_000_000_000;
+    cluster.rt().sleep(Duration::from_nanos(1_000_000_000 - into)).await;
+}
+
+/// Samples each of the OSTs at the end of each second for as long as `work` takes. Returns the samples of each OST.
+async fn watched<T>(cluster: &Cluster, work: impl Future<Output = T>) -> (T, Vec<Vec<Sample>>) {
+    let oss: Vec<Server> = oss(cluster).collect();
+    let mut samples = vec![Vec::new(); oss.len()];
+    let mut work = pin!(work);
+    loop {
+        let seconds = cluster.rt().now().as_nanos() / 1_000_000_000;
+        let second_ends = Time((seconds + 1) * 1_000_000_000);
+        if let Ok(done) = cluster.rt().timeout_at(second_ends, &mut work).await {
+            return (done, samples);
+        }
+        samples.iter_mut().zip(&oss).for_each(|(samples, oss)| samples.push(sample(cluster, *oss)));
+    }
+}
+
+/// Writes these records of a file that a client has opened, and syncs it. Begins within so many seconds.
+async fn write_file(
+    cluster: &Cluster,
+    client: usize,
+    file: &OpenFile,
+    dispatch: u32,
+    records: Range<u64>,
+) -> Result<(), String> {
     let (mounted, rt) = (cluster.client(client), cluster.rt());
     let mut prng = Prng::new(rt.random());
-    let copy = RECORD * 1_000_000_000 / COPY_BANDWIDTH;
-    rt.sleep(Duration::from_nanos(prng.below(u64::from(load.dispatch) * 1_000_000_000 + 1))).await;
-    for n in 0..load.records() {
-        rt.sleep(Duration::from_nanos(copy / 2 + prng.below(copy + 1))).await;
-        let data = Payload::from(Bytes::from_static(&ZEROES));
-        let written = mounted.write(file, n * RECORD, data).await.map_err(|e| format!("write: {e}"))?;
-        if written as u64 != RECORD {
-            return Err("a short write".to_owned());
-        }
+    rt.sleep(Duration::from_nanos(prng.below(u64::from(dispatch) * 1_000_000_000 + 1))).await;
+    for n in records {
+        rt.sleep(copying(&mut prng)).await;
+        write(mounted, file, n * RECORD, &ZEROES).await?;
     }
     mounted.fsync(file, true).await.map_err(|e| format!("fsync: {e}"))
 }
 
-/// Requests of a client to the OST that timed out. It connects again after each, and sends again what was not answered.
+/// Starts a process of a client that writes a file from its beginning to its end, again and again, until it is told to stop.
+fn keep_writing(cluster: &Cluster, client: usize, file: Arc<OpenFile>, stop: &Arc<AtomicBool>) {
+    let (mounted, rt, stop) = (cluster.client(client).clone(), cluster.client_rt(client).clone(), stop.clone());
+    let (pace, mut prng) = (rt.clone(), Prng::new(rt.random()));
+    drop(rt.spawn(async move {
+        for offset in (0..FILE_BYTES).step_by(RECORD as usize).cycle() {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            pace.sleep(copying(&mut prng)).await;
+            let done = write(&mounted, &file, offset, &ZEROES).await;
+            assert_eq!(done, Ok(()), "client {client} at {offset}");
+        }
+    }));
+}
+
+/// Requests of all clients that timed out.
+fn all_timeouts(cluster: &Cluster) -> u64 {
+    (0..cluster.client_count()).map(|client| timeouts(cluster, client)).sum()
+}
+
+/// Requests of a client to OSTs that timed out. It connects again after each, and sends again what was not answered.
 fn timeouts(cluster: &Cluster, client: usize) -> u64 {
     let imports = cluster.client_node(client).params().values("osc.*.import");
     let of_import = |(_, import): &(String, Value)| import.field("import")?.field("rpcs")?.field("timeouts")?.number();
     imports.iter().map(|import| of_import(import).expect("an import shows them")).sum::<i128>() as u64
 }
 
-fn sample(cluster: &Cluster) -> Sample {
-    let shown = cluster.values(Server::Oss(0), "obdfilter.*.congestion");
+fn sample(cluster: &Cluster, oss: Server) -> Sample {
+    let shown = cluster.values(oss, "obdfilter.*.congestion");
     let shown = &shown.first().expect("the OST runs").1;
     let number = |field: &str| shown.field(field).and_then(Value::number).expect("the OST shows it") as f64;
     let windows = match shown.field("windows") {

@@ -351,10 +351,18 @@ impl Cluster {
 
     /// Starts a killed server again, on the same port and directories, and waits until it serves.
     pub(crate) fn restart(&self, name: &str) -> Outcome {
-        self.with(name, |daemon| {
-            daemon.start()?;
-            daemon.wait_ready(READY_LIMIT).map(drop)
-        })?;
+        self.start_again(name)?;
+        self.wait_until_ready(name)
+    }
+
+    /// Starts a killed server again, and does not wait for its recovery.
+    pub(crate) fn start_again(&self, name: &str) -> Outcome {
+        self.with(name, Daemon::start)
+    }
+
+    /// Waits until a server that was started again serves.
+    pub(crate) fn wait_until_ready(&self, name: &str) -> Outcome {
+        self.with(name, |daemon| daemon.wait_ready(READY_LIMIT).map(drop))?;
         if name.starts_with("oss") { self.check_ost_params() } else { Ok(()) }
     }
 

@@ -22,8 +22,10 @@ mod power_cut;
 mod prng;
 mod process;
 mod progress;
+mod results;
 mod run;
 mod site;
+mod slow_disk;
 mod storm;
 mod sys;
 mod worker;
@@ -70,46 +72,30 @@ const USAGE: &str =
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if args.first().map(String::as_str) == Some("worker") {
-        return match worker::run(&args[1..]) {
+    let (command, rest) = args.split_first().map_or(("", &args[..]), |(first, rest)| (first.as_str(), rest));
+    match command {
+        "worker" => match worker::run(rest) {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => {
                 eprintln!("{e}");
                 ExitCode::FAILURE
             }
-        };
+        },
+        "power-cut" => {
+            run_if(parse_power_cut(rest), POWER_CUT_USAGE, |(plan, of_all)| run::power_cut(&plan, of_all.as_ref()))
+        }
+        "storm" => run_if(parse_storm(rest), STORM_USAGE, |plan| run::storm(&plan)),
+        "congestion" => run_if(parse_congestion(rest), CONGESTION_USAGE, |plan| run::congestion(&plan)),
+        _ => run_if(parse(&args), USAGE, |options| run::run(&options)),
     }
-    if args.first().map(String::as_str) == Some("power-cut") {
-        return match parse_power_cut(&args[1..]) {
-            Ok(plan) => run::power_cut(&plan.0, plan.1.as_ref()),
-            Err(message) => {
-                eprintln!("{message}\n{POWER_CUT_USAGE}");
-                ExitCode::from(2)
-            }
-        };
-    }
-    if args.first().map(String::as_str) == Some("storm") {
-        return match parse_storm(&args[1..]) {
-            Ok(plan) => run::storm(&plan),
-            Err(message) => {
-                eprintln!("{message}\n{STORM_USAGE}");
-                ExitCode::from(2)
-            }
-        };
-    }
-    if args.first().map(String::as_str) == Some("congestion") {
-        return match parse_congestion(&args[1..]) {
-            Ok(plan) => run::congestion(&plan),
-            Err(message) => {
-                eprintln!("{message}\n{CONGESTION_USAGE}");
-                ExitCode::from(2)
-            }
-        };
-    }
-    match parse(&args) {
-        Ok(options) => run::run(&options),
+}
+
+/// Runs what the command line asks for, or says how it is used.
+fn run_if<T>(asked: Result<T, String>, usage: &str, run: impl FnOnce(T) -> ExitCode) -> ExitCode {
+    match asked {
+        Ok(asked) => run(asked),
         Err(message) => {
-            eprintln!("{message}\n{USAGE}");
+            eprintln!("{message}\n{usage}");
             ExitCode::from(2)
         }
     }
@@ -142,6 +128,24 @@ how long requests take there: with windows of 32 for everyone, with the publishe
 again after the OSS was killed, for N seconds of each (30). Fails if a controller does not hold its bound (4 s), or a write
 fails.";
 
+/// Goes through the options of a measurement; `set` takes each with its value. Returns whether `--json` is among them.
+fn for_each_option(args: &[String], mut set: impl FnMut(&str, &str) -> Result<(), String>) -> Result<bool, String> {
+    let (mut args, mut json) = (args.iter(), false);
+    while let Some(arg) = args.next() {
+        if arg == "--json" {
+            json = true;
+        } else {
+            set(arg, args.next().ok_or(format!("{arg} needs a value"))?)?;
+        }
+    }
+    Ok(json)
+}
+
+fn above_zero(arg: &str, value: &str) -> Result<u32, String> {
+    let number = value.parse().ok().filter(|number| *number > 0);
+    number.ok_or(format!("{arg}: {value:?} is not a number above 0"))
+}
+
 /// The path of a program, which is started from other directories, too.
 fn absolute(path: &str) -> Result<PathBuf, String> {
     std::path::absolute(path).map_err(|e| format!("{path}: {e}"))
@@ -149,18 +153,9 @@ fn absolute(path: &str) -> Result<PathBuf, String> {
 
 fn parse_congestion(args: &[String]) -> Result<congestion::Plan, String> {
     let mut plan = congestion::Plan::new(&nacre());
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        if arg == "--json" {
-            plan.json = true;
-            continue;
-        }
-        let value = args.next().ok_or(format!("{arg} needs a value"))?;
-        let number = || match value.parse::<u32>() {
-            Ok(0) | Err(_) => Err(format!("{arg}: {value:?} is not a number above 0")),
-            Ok(number) => Ok(number),
-        };
-        match arg.as_str() {
+    plan.json = for_each_option(args, |arg, value| {
+        let number = || above_zero(arg, value);
+        match arg {
             "--clients" => plan.clients = number()?,
             "--rate" => plan.rate = number()?,
             "--bound" => plan.bound = number()?,
@@ -169,24 +164,16 @@ fn parse_congestion(args: &[String]) -> Result<congestion::Plan, String> {
             "--nacre" => plan.nacre = absolute(value)?,
             other => return Err(format!("unknown argument {other}")),
         }
-    }
+        Ok(())
+    })?;
     Ok(plan)
 }
 
 fn parse_storm(args: &[String]) -> Result<storm::Plan, String> {
     let mut plan = storm::Plan::new(&nacre());
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        if arg == "--json" {
-            plan.json = true;
-            continue;
-        }
-        let value = args.next().ok_or(format!("{arg} needs a value"))?;
-        let number = || match value.parse::<u32>() {
-            Ok(0) | Err(_) => Err(format!("{arg}: {value:?} is not a number above 0")),
-            Ok(number) => Ok(number),
-        };
-        match arg.as_str() {
+    plan.json = for_each_option(args, |arg, value| {
+        let number = || above_zero(arg, value);
+        match arg {
             "--imports" => plan.imports = number()?,
             "--intervals" => plan.intervals = number()?,
             "--ping-interval" => plan.interval_secs = number()?,
@@ -196,7 +183,8 @@ fn parse_storm(args: &[String]) -> Result<storm::Plan, String> {
             "--nacre" => plan.nacre = absolute(value)?,
             other => return Err(format!("unknown argument {other}")),
         }
-    }
+        Ok(())
+    })?;
     Ok(plan)
 }
 

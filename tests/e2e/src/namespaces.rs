@@ -42,6 +42,8 @@ const LATENCY: &str = "20ms";
 /// into for which nodes have credits.
 const SHORT_BURST: u32 = 16 << 10;
 const LONG_QUEUE: u32 = 16 << 20;
+/// Where a packet filter finds a random number: SKF_AD_OFF + SKF_AD_RANDOM of linux/filter.h.
+const BPF_RANDOM: u32 = 0xffff_f000 + 56;
 
 impl Hosts {
     /// These networks, without any host yet.
@@ -97,8 +99,17 @@ impl Hosts {
     /// to drop a packet; or makes them as fast as the machine is. TCP then shares a link as its own rules say, and not as
     /// chance does.
     pub(crate) fn shape_network(&self, network: &str, bits_per_second: Option<u64>) -> Outcome {
-        for link in self.links.iter().filter(|link| link.network == network) {
-            for (host, device) in [(link.host.as_str(), link.network), (SWITCHES, &link.port())] {
+        self.shape_links(|link| link.network == network, bits_per_second)
+    }
+
+    /// The same for all links of a host.
+    pub(crate) fn shape_host(&self, host: &str, bits_per_second: Option<u64>) -> Outcome {
+        self.shape_links(|link| link.host == host, bits_per_second)
+    }
+
+    fn shape_links(&self, is_meant: impl Fn(&Link) -> bool, bits_per_second: Option<u64>) -> Outcome {
+        for link in self.links.iter().filter(|link| is_meant(link)) {
+            for (host, device) in link.ends() {
                 match bits_per_second {
                     Some(rate) => {
                         let filter = format!("root tbf rate {rate}bit burst {SHORT_BURST} limit {LONG_QUEUE}");
@@ -111,11 +122,63 @@ impl Hosts {
         Ok(())
     }
 
+    /// Makes the links of a host lose this part of the packets, in both directions.
+    ///
+    /// The kernel's network emulator would do it, but not every kernel has it. Here a filter draws a random number for each packet that
+    /// arrives at either end, and sends some of the packets to a device behind which nobody is. A queue that drops packets would not do:
+    /// TCP knows what its own host drops, and does not count it as lost.
+    pub(crate) fn lose_packets(&self, host: &str, part: f64) -> Outcome {
+        let below = (part * f64::from(u32::MAX)) as u32;
+        let draw = format!("4,32 0 0 {BPF_RANDOM},53 0 1 {below},6 0 0 0,6 0 0 {}", u32::MAX);
+        for at in [host, SWITCHES] {
+            self.ip(at, "link add sink type veth peer name void")?;
+            self.ip(at, "link set sink up")?;
+            self.ip(at, "link set void up")?;
+        }
+        for link in self.links.iter().filter(|link| link.host == host) {
+            for (at, device) in link.ends() {
+                self.tc(at, &format!("qdisc add dev {device} ingress"))?;
+                let filter =
+                    format!("-n {} filter add dev {device} parent ffff: protocol all bpf bytecode", self.name(at));
+                let sink = "action mirred egress redirect dev sink";
+                Program::new("tc").args(filter.split(' ')).arg(&draw).args(sink.split(' ')).run()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what [`Hosts::lose_packets`] has begun.
+    pub(crate) fn keep_packets(&self, host: &str) -> Outcome {
+        for link in self.links.iter().filter(|link| link.host == host) {
+            for (at, device) in link.ends() {
+                self.tc(at, &format!("qdisc del dev {device} ingress"))?;
+            }
+        }
+        [host, SWITCHES].iter().try_for_each(|at| self.ip(at, "link del sink"))
+    }
+
+    /// Lets TCP on all hosts send packets again only when they are lost. Otherwise it also does when they are late on a busy machine, or in
+    /// another order, which happens if several processors hand the packets of a link on.
+    pub(crate) fn without_false_losses(&self) -> Outcome {
+        self.set_on_all("net.ipv4.tcp_early_retrans=0")?;
+        let one_processor = "for cpus in /sys/class/net/*/queues/rx-*/rps_cpus; do echo 1 > $cpus; done";
+        let hosts = self.links.iter().map(|link| link.host.as_str()).chain([SWITCHES]);
+        for host in hosts.collect::<BTreeSet<_>>() {
+            Program::new("ip").args(["netns", "exec", &self.name(host), "sh", "-c", one_processor]).run()?;
+        }
+        Ok(())
+    }
+
     /// Lets TCP on all hosts be the one of this name, whatever this machine's own is.
     pub(crate) fn use_tcp(&self, congestion_control: &str) -> Outcome {
+        self.set_on_all(&format!("net.ipv4.tcp_congestion_control={congestion_control}"))
+    }
+
+    fn set_on_all(&self, setting: &str) -> Outcome {
         let hosts: BTreeSet<&str> = self.links.iter().map(|link| link.host.as_str()).collect();
-        let set = format!("sysctl -qw net.ipv4.tcp_congestion_control={congestion_control}");
-        hosts.into_iter().try_for_each(|host| run("ip", &format!("netns exec {} {set}", self.name(host))))
+        hosts
+            .into_iter()
+            .try_for_each(|host| run("ip", &format!("netns exec {} sysctl -qw {setting}", self.name(host))))
     }
 
     /// Bytes that the filters of a link have let pass, headers included: to the host, and from it.
@@ -161,6 +224,11 @@ impl Hosts {
 impl Link {
     fn port(&self) -> String {
         port(&self.host, self.network)
+    }
+
+    /// Its two ends: where each is, and the name of its device there.
+    fn ends(&self) -> [(&str, String); 2] {
+        [(&self.host, self.network.to_owned()), (SWITCHES, self.port())]
     }
 }
 

@@ -12,6 +12,7 @@ use crate::power_cut;
 use crate::prng::Prng;
 use crate::process;
 use crate::progress::{Progress, State};
+use crate::results::show;
 use crate::storm;
 use crate::sys;
 use std::collections::BTreeSet;
@@ -164,7 +165,7 @@ const MEMORY: &str = "/dev/shm";
 pub(crate) fn storm(plan: &storm::Plan) -> ExitCode {
     measure(Path::new(MEMORY), |root| {
         let report = storm::run(root, plan)?;
-        storm::show(&report, plan.json)?;
+        show(&report, plan.json)?;
         storm::judge(&report)
     })
 }
@@ -173,7 +174,7 @@ pub(crate) fn storm(plan: &storm::Plan) -> ExitCode {
 pub(crate) fn congestion(plan: &congestion::Plan) -> ExitCode {
     measure(&std::env::temp_dir(), |root| {
         let report = congestion::run(root, plan)?;
-        congestion::show(&report, plan.json)?;
+        show(&report, plan.json)?;
         congestion::judge(plan, &report)
     })
 }

@@ -148,7 +148,8 @@ mod tests {
                 writeln!(&stream, "{}", serde_json::to_string(&answer).unwrap()).unwrap();
             }
         });
-        let (processes, silent) = values_of(&[stopped.clone(), gone, mds], &["a", "b"], |_| Duration::from_secs(3)).unwrap();
+        let (processes, silent) =
+            values_of(&[stopped.clone(), gone, mds], &["a", "b"], |_| Duration::from_secs(3)).unwrap();
         assert_eq!(processes, [Values::from([("a".to_owned(), 1.into()), ("b".to_owned(), 2.into())])]);
         let why = "the process mount-1 has not answered for 3 s";
         assert_eq!(silent.into_iter().collect::<Vec<_>>(), [(stopped, why.to_owned())]);

@@ -14,8 +14,13 @@ const PROMISED: f64 = 0.15;
 const PROMISED_LEFT: f64 = 0.01;
 
 impl Seen<'_> {
+    /// True if the target itself says that it is full. [`Seen::space`] is about that.
+    fn is_full(&self) -> bool {
+        self.now.health.starts_with("it is full")
+    }
+
     pub(super) fn health(&self) -> Option<Finding> {
-        if self.now.health == "healthy" {
+        if self.now.health == "healthy" || self.is_full() {
             return None;
         }
         let sentence = format!("{} is not healthy: {}.", self.name, self.now.health);
@@ -27,11 +32,11 @@ impl Seen<'_> {
         let left = if size > 0.0 { available / size } else { 1.0 };
         // Space for which a client holds a grant is lost to the others. On a small OST that may be most of the space left.
         let is_promised = left < PROMISED && granted > 0.5 * available && available - granted < PROMISED_LEFT * size;
-        if left >= NEARLY_FULL && !is_promised {
+        if left >= NEARLY_FULL && !is_promised && !self.is_full() {
             return None;
         }
         let (state, severity) = match left {
-            left if left <= 0.0 => ("is full", 0.95),
+            left if left <= 0.0 || self.is_full() => ("is full", 0.95),
             _ if is_promised => ("is full, but for space that clients hold grants for", 0.75),
             _ => ("is nearly full", 0.3),
         };

@@ -12,6 +12,7 @@ const TOTAL_RETRANS: usize = 100;
 const SEGS_OUT: usize = 136;
 const SEGS_IN: usize = 140;
 /// Since Linux 5.4.
+const DSACK_DUPS: usize = 216;
 const RCV_OOOPACK: usize = 224;
 
 const _: () = assert!(RCV_OOOPACK + size_of::<u32>() <= LEN, "the last number is read, too");
@@ -33,7 +34,8 @@ fn of_info(peer: Nid, info: &[u8; LEN]) -> LinkStatus {
     LinkStatus {
         peer,
         sent: number(SEGS_OUT),
-        resent: number(TOTAL_RETRANS),
+        // On a busy machine an acknowledgement may come so late that a packet is sent again which had arrived. The peer says so.
+        resent: number(TOTAL_RETRANS).saturating_sub(number(DSACK_DUPS)),
         received: number(SEGS_IN),
         disordered: number(RCV_OOOPACK),
         round_trip_us: number(RTT_US),
@@ -45,6 +47,18 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_packet_that_was_sent_again_in_vain_was_not_lost() {
+        let mut info = [0; LEN];
+        for (at, number) in [(TOTAL_RETRANS, 7_u32), (DSACK_DUPS, 5), (RCV_OOOPACK, 3)] {
+            info[at..at + 4].copy_from_slice(&number.to_ne_bytes());
+        }
+        let status = of_info(Nid::LO, &info);
+        assert_eq!((status.resent, status.disordered), (2, 3));
+        info[DSACK_DUPS] = 9;
+        assert_eq!(of_info(Nid::LO, &info).resent, 0);
+    }
 
     #[test]
     fn the_kernel_counts_packets() {

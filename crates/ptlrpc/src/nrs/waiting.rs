@@ -6,7 +6,7 @@
 //! that every owner has one batch in each round.
 //!
 //! Under `turns`, a client with nothing waiting goes before all others of the round, as long as what it has in a round, and had in the one
-//! before, is no more than a quarter of what owners have on average. So a program that writes little now and then does not wait for
+//! before, is no more than half of what owners have on average. So a program that writes little now and then does not wait for
 //! programs that always have more to write. Their clients do not go first, although a client whose whole window runs has nothing
 //! waiting either: the requests that it sends next would run one by one, and not in the order of their offsets.
 
@@ -26,7 +26,7 @@ pub(super) struct Waiting<T> {
     served: u64,
     /// Number of owners of these requests.
     served_owners: u64,
-    /// A quarter of the cost of an owner's requests in the round before, on average.
+    /// Half of the cost of an owner's requests in the round before, on average.
     share: u64,
     next_batch: u64,
     next_arrival: u64,
@@ -186,7 +186,7 @@ impl<T: Classified> Waiting<T> {
         let (key, Request { owner, cost, request }) = self.requests.pop_first()?;
         assert!(key.round >= self.round, "round {} after round {}", key.round, self.round);
         if key.round > self.round {
-            self.share = (self.served / self.served_owners.max(1) / 4).max(SHARE_MIN);
+            self.share = (self.served / self.served_owners.max(1) / 2).max(SHARE_MIN);
             (self.round, self.served, self.served_owners) = (key.round, 0, 0);
             self.forget_idle();
         }
@@ -312,19 +312,19 @@ mod tests {
         assert_eq!((first_round, waiting.pop()), (12, Some(Write(1, 1, 12))));
         waiting.push(Write(9, 9, 0));
         assert_eq!(waiting.pop(), Some(Write(9, 9, 0)));
-        // Until it has had a quarter of what each of the others had in the round before: 3 MiB.
-        for n in 1..3 {
+        // Until it has had half of what each of the others had in the round before: 6 MiB.
+        for n in 1..6 {
             waiting.push(Write(9, 9, n));
             assert_eq!(waiting.pop(), Some(Write(9, 9, n)));
         }
-        waiting.push(Write(9, 9, 3));
+        waiting.push(Write(9, 9, 6));
         assert_eq!(waiting.pop(), Some(Write(1, 1, 13)));
         let rest = order(&mut waiting);
         let place = |of: (u32, u64)| rest.iter().position(|one| *one == of).unwrap();
-        assert!(place((3, 23)) < place((9, 3)), "{rest:?}");
+        assert!(place((3, 23)) < place((9, 6)), "{rest:?}");
     }
 
-    /// Client 9 may have a quarter of a turn first, however large a request was said to be that ran in the round before.
+    /// Client 9 may have half a turn first, however large a request was said to be that ran in the round before.
     #[test]
     fn a_request_that_lies_about_its_size_counts_a_turn() {
         let mut waiting = with_turn(Policy::Turns, 12);
@@ -335,7 +335,7 @@ mod tests {
             waiting.push(Write(9, 9, *n));
             waiting.pop() == Some(Write(9, 9, *n))
         };
-        assert_eq!((0..12).take_while(runs_first).count(), 3);
+        assert_eq!((0..12).take_while(runs_first).count(), 6);
     }
 
     #[test]

@@ -1,21 +1,22 @@
-//! Rows of our own: what happens to latency, rate and fairness when clients or the disk change, when some read, when one has many files, and
-//! when some want little. Writers never end; the OST shows everything that is measured.
+//! Rows beside the paper's first ones: what happens to latency, rate and fairness when clients or the disk change, when some read, when one
+//! has many files, and when some want little. Writers never end; the OST shows everything that is measured. Rows with several OSTs, and those
+//! with clients that give up, are in files of their own.
 //!
 //! Each story runs with each controller on the disk of [`super::constants`], which was fitted to the paper and is not changed here.
 
-use super::{Control, RECORD, ZEROES, constants, timeouts};
+use super::collapse::{self, Senders};
+use super::{Control, FILE_BYTES, RECORD, ZEROES, all_timeouts, constants, copying, create, sleep_to_second, write};
+use super::{settled_after, shared_file, slow_ost};
 use crate::cluster::{Cluster, Server, run};
 use crate::experiment::{self, Traces};
-use bytes::Bytes;
 use nacre_base::param::value::Value;
-use nacre_base::{Fid, Part, Payload, Prng};
-use nacre_client::open_flags::{O_CREAT, O_DIRECT, O_EXCL, O_RDWR};
-use nacre_client::{Client, OpenFile};
+use nacre_base::{Part, Prng};
+use nacre_client::open_flags::O_DIRECT;
 use nacre_diagnosis::{Picture, Use, Values, json};
 use nacre_experiment::{Constant, ConstantKind, Experiment, Figure};
-use nacre_wire::attr::Credentials;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -35,13 +36,17 @@ pub enum Story {
     Greedy,
     /// Beside those who write much, four clients write 4 KiB ten times a second, and wait for each.
     Small,
+    /// The paper's last experiment: 1,024 clients write one file over 32 OSTs.
+    SharedFile,
+    /// 1,024 clients give up each request after 95 s, and send it again as a new one.
+    Collapse,
+    /// The same load, written by Nacre's own clients.
+    OwnClients,
+    /// 32 clients write to each of 32 OSTs, and the disk of one becomes ten times slower.
+    SlowOst,
 }
 
 impl Story {
-    /// All of them.
-    pub const ALL: [Story; 6] =
-        [Story::Even, Story::ManyMore, Story::SlowerDisk, Story::Reads, Story::Greedy, Story::Small];
-
     fn name(self) -> &'static str {
         match self {
             Story::Even => "even",
@@ -50,6 +55,22 @@ impl Story {
             Story::Reads => "reads",
             Story::Greedy => "greedy",
             Story::Small => "small",
+            Story::SharedFile => "shared file",
+            Story::Collapse => "giving up",
+            Story::OwnClients => "own clients",
+            Story::SlowOst => "slow OST",
+        }
+    }
+
+    /// The controllers that it is told with unless others are named.
+    pub fn controls(self) -> Vec<Control> {
+        use Control::{Cc, Fix, Nacre};
+        match self {
+            Story::SharedFile => vec![Fix(8), Cc(60), Nacre(0), Nacre(60)],
+            Story::Collapse => vec![Fix(8), Fix(32), Cc(60), Nacre(0), Nacre(60)],
+            Story::OwnClients => vec![Fix(32), Nacre(0)],
+            Story::SlowOst => vec![Fix(32), Cc(4), Nacre(0), Nacre(4)],
+            _ => vec![Fix(8), Fix(32), Cc(4), Nacre(0), Nacre(4)],
         }
     }
 
@@ -70,6 +91,8 @@ pub struct Row {
     pub story: Story,
     /// Who decides on windows.
     pub control: Control,
+    /// The clients of a shared file begin within so many seconds.
+    pub dispatch: u32,
 }
 
 impl fmt::Display for Row {
@@ -89,41 +112,88 @@ const SMALL_BYTES: usize = 4096;
 const SMALL_PAUSE: Duration = Duration::from_millis(100);
 /// Requests that a reader has under way if it may.
 const READS_AT_ONCE: usize = 64;
-/// Bytes of a file; a writer begins again at its end.
-const FILE_BYTES: u64 = 16 << 30;
 /// Seconds until the load has come to rest, and seconds that are measured from then on.
 const BEFORE: usize = 60;
 const MEASURED: usize = 90;
+/// Seconds after a step that are not measured as rest: more than the longest bound of a row, twice, and ten.
+const GRACE: usize = 90;
 /// How much slower the disk becomes.
 const SLOWER: u32 = 3;
 
-/// What a row measured.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Measured {
-    /// 10^6 bytes a second that the OST moved.
-    pub mb_per_s: f64,
-    /// How long requests took from their arrival to their reply: the mean, and the longest, in seconds.
-    pub latency: f64,
-    /// See `latency`.
-    pub longest: f64,
-    /// Jain's index of the bytes that those clients moved which always had more; the lowest of all stretches that are ten times as
-    /// long as the bound, or as a request takes if that is more.
-    pub fairness: f64,
-    /// Seconds from a step until no request took longer than 105 % of the bound, or of what it takes to serve a request of each client.
-    pub settled_after: Option<f64>,
-    /// Of the small writes: milliseconds that 99 of 100 took at most; and the mean without the time of the disk.
-    pub small_ms: Option<(f64, f64)>,
-    /// Requests that timed out.
-    pub timeouts: u64,
+/// The result of a row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Told {
+    /// Its figures, beside the paper's where the paper has one.
+    pub figures: Vec<Figure>,
     /// Hash of all events.
     pub trace: u64,
 }
 
+/// What writers that never end showed at one OST.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Measured {
+    /// 10^6 bytes a second that the OST moved.
+    mb_per_s: f64,
+    /// How long requests took from their arrival to their reply: the mean, and the longest, in seconds.
+    latency: f64,
+    /// See `latency`.
+    longest: f64,
+    /// Jain's index of the bytes that those clients moved which always had more; the lowest of all stretches that are ten times as
+    /// long as the bound, or as a request takes if that is more.
+    fairness: f64,
+    /// Seconds from a step until no request took longer than 105 % of the stated bound, or of what it takes to serve a request of each
+    /// client; none without a step or a bound.
+    settled_after: Option<f64>,
+    /// Of the small writes: milliseconds that 99 of 100 took at most; and the mean without the time of the disk.
+    small_ms: Option<(f64, f64)>,
+    /// Requests that timed out.
+    timeouts: u64,
+}
+
 /// Takes a row's measurements. Panics if the simulation hangs.
-pub fn measure(seed: u64, row: Row) -> Result<Measured, String> {
-    let builder = super::builder(seed, row.control, row.story.clients() as u32);
-    let (result, stats) = run(seed, constants::LIMIT, builder, move |cluster| async move { tell(cluster, row).await });
-    result.map(|measured| Measured { trace: stats.trace, ..measured })
+pub fn measure(seed: u64, row: Row) -> Result<Told, String> {
+    let (name, control) = (row.to_string(), row.control);
+    let (figures, trace) = match row.story {
+        Story::SharedFile => {
+            let (measured, trace) = shared_file::measure(
+                seed,
+                control,
+                shared_file::Size { dispatch: row.dispatch, ..shared_file::Size::PAPER },
+            )?;
+            (shared_file::figures(&name, control, Some(&measured)), trace)
+        }
+        Story::Collapse => {
+            let (measured, trace) = collapse::measure(seed, control, collapse::Load::of(Senders::GivingUp))?;
+            (collapse::figures(&name, control, Senders::GivingUp, Some(&measured)), trace)
+        }
+        Story::OwnClients => {
+            let (measured, trace) = collapse::measure(seed, control, collapse::Load::of(Senders::Nacre))?;
+            (collapse::figures(&name, control, Senders::Nacre, Some(&measured)), trace)
+        }
+        Story::SlowOst => {
+            let (measured, trace) = slow_ost::measure(seed, control, slow_ost::Size::CHOSEN)?;
+            (slow_ost::figures(&name, control, Some(&measured)), trace)
+        }
+        _ => {
+            let builder = super::builder(seed, control, row.story.clients() as u32);
+            let story = move |cluster| async move { tell(cluster, row).await };
+            let (result, stats) = run(seed, constants::LIMIT, builder, story);
+            (figures(&row, Some(&result?)), stats.trace)
+        }
+    };
+    Ok(Told { figures, trace })
+}
+
+/// The figures of a row whose measurement failed: without values.
+fn failed(row: &Row) -> Vec<Figure> {
+    let (name, control) = (row.to_string(), row.control);
+    match row.story {
+        Story::SharedFile => shared_file::figures(&name, control, None),
+        Story::Collapse => collapse::figures(&name, control, Senders::GivingUp, None),
+        Story::OwnClients => collapse::figures(&name, control, Senders::Nacre, None),
+        Story::SlowOst => slow_ost::figures(&name, control, None),
+        _ => figures(row, None),
+    }
 }
 
 /// What the small writes take where nobody else writes: as `small_ms` of [`Measured`].
@@ -140,8 +210,7 @@ pub fn small_alone(seed: u64) -> Result<(f64, f64), String> {
         cluster.rt().sleep(second * 60).await;
         stop.store(true, Ordering::Relaxed);
         let after = clients(&cluster);
-        let names: Vec<_> = (0..SMALL_CLIENTS).map(|client| cluster.client_name(client)).collect();
-        let measured = (percentile_99(&took.lock()), without_disk(&names, &before, &after));
+        let measured = (percentile_99(&took.lock()), without_disk(&names(&cluster, 0..SMALL_CLIENTS), &before, &after));
         cluster.rt().sleep(second * 10).await;
         Ok(measured)
     };
@@ -180,60 +249,41 @@ async fn tell(cluster: Arc<Cluster>, row: Row) -> Result<Measured, String> {
     let (mut samples, mut bytes) = (Vec::new(), vec![clients(&cluster)]);
     for _ in 0..begin + MEASURED {
         cluster.rt().sleep(Duration::from_secs(1)).await;
-        samples.push(super::sample(&cluster));
+        samples.push(super::sample(&cluster, Server::Oss(0)));
         bytes.push(clients(&cluster));
     }
     cluster.running_storage(Server::Oss(0)).set_slower(1);
     stop.store(true, Ordering::Relaxed);
-    let timeouts = (0..cluster.client_count()).map(|client| timeouts(&cluster, client)).sum();
-    let busy: Vec<_> = (0..cluster.client_count() - if small.is_some() { SMALL_CLIENTS } else { 0 })
-        .map(|client| cluster.client_name(client))
-        .collect();
+    let timeouts = all_timeouts(&cluster);
+    let busy = match row.story {
+        Story::Small => names(&cluster, 0..CLIENTS),
+        _ => names(&cluster, 0..cluster.client_count()),
+    };
     let moved: f64 = busy.iter().map(|name| moved(name, &bytes[begin], &bytes[bytes.len() - 1])).sum();
     let rested = &samples[begin..];
     let rate = rested.iter().map(|sample| sample.answered).sum::<f64>() / rested.len() as f64;
     let latencies = super::latencies(rested, 0);
-    let bound = bound(row.control, busy.len(), rate);
+    let bound = row.control.bound(busy.len(), rate);
     let measured = Measured {
         mb_per_s: moved / 1e6 / MEASURED as f64,
         latency: latencies.mean,
         longest: latencies.longest,
         // Where no bound is stated, what requests take is what everybody's turn takes.
         fairness: fairness(&busy, &bytes[begin..], (10.0 * bound.max(latencies.mean)).ceil() as usize),
-        settled_after: (begin > 0).then(|| settled_after(&samples, bound)),
+        settled_after: (begin > 0 && row.control.is_bounded()).then(|| settled_after(&samples, bound)),
         small_ms: small.map(|took| {
-            let names: Vec<_> = (CLIENTS..cluster.client_count()).map(|client| cluster.client_name(client)).collect();
+            let names = names(&cluster, CLIENTS..cluster.client_count());
             (percentile_99(&took.lock()), without_disk(&names, &bytes[0], &bytes[bytes.len() - 1]))
         }),
         timeouts,
-        trace: 0,
     };
     // The programs have time to notice that it is over.
     cluster.rt().sleep(Duration::from_secs(600)).await;
     Ok(measured)
 }
 
-/// Seconds after a step that are not measured as rest: more than the longest bound of a row, twice, and ten.
-const GRACE: usize = 90;
-
-/// The bound that a controller keeps: the stated one, but no less than a request of each client takes.
-fn bound(control: Control, clients: usize, rate: f64) -> f64 {
-    let least = clients as f64 / rate.max(1.0);
-    match control {
-        Control::Cc(seconds) | Control::Nacre(seconds) if seconds > 0 => f64::from(seconds).max(least),
-        _ => least,
-    }
-}
-
-/// Seconds after which no request took longer than 105 % of the bound any more.
-fn settled_after(samples: &[super::Sample], bound: f64) -> f64 {
-    samples.iter().rposition(|sample| sample.longest > 1.05 * bound).map_or(0.0, |last| last as f64 + 1.0)
-}
-
-/// The OST counts by seconds of the simulation's clock.
-async fn sleep_to_second(cluster: &Cluster) {
-    let into = cluster.rt().now().as_nanos() % 1_000_000_000;
-    cluster.rt().sleep(Duration::from_nanos(1_000_000_000 - into)).await;
+fn names(cluster: &Cluster, clients: Range<usize>) -> Vec<String> {
+    clients.map(|client| cluster.client_name(client)).collect()
 }
 
 /// What the OST has counted for each client, by name.
@@ -289,7 +339,7 @@ async fn start(cluster: &Arc<Cluster>, story: Story, client: usize, stop: &Arc<A
     for n in 0..if is_greedy { GREEDY_FILES } else { 1 } {
         let (mounted, rt) = (cluster.client(client).clone(), cluster.client_rt(client).clone());
         let flags = if reads { O_DIRECT } else { 0 };
-        let file = create(&mounted, format!("file-{client}-{n}"), flags).await?;
+        let file = create(&mounted, &format!("file-{client}-{n}"), flags).await?;
         if reads {
             // The file is as long as if it had been written.
             write(&mounted, &file, FILE_BYTES - RECORD, &ZEROES).await?;
@@ -298,13 +348,12 @@ async fn start(cluster: &Arc<Cluster>, story: Story, client: usize, stop: &Arc<A
             let (mounted, file, stop, pace) = (mounted.clone(), file.clone(), stop.clone(), rt.clone());
             let mut prng = Prng::new(rt.random());
             drop(rt.spawn(async move {
-                let copy = RECORD * 1_000_000_000 / constants::COPY_BANDWIDTH;
                 let step = if reads { READS_AT_ONCE } else { 1 } as u64;
                 for n in 0u64.. {
                     if stop.load(Ordering::Relaxed) {
                         return;
                     }
-                    pace.sleep(Duration::from_nanos(copy / 2 + prng.below(copy + 1))).await;
+                    pace.sleep(copying(&mut prng)).await;
                     let offset = (at as u64 + n * step) * RECORD % FILE_BYTES;
                     let done = match reads {
                         true => mounted.read(&file, offset, RECORD as usize).await.map(drop).map_err(|e| e.to_string()),
@@ -326,7 +375,7 @@ async fn start_small(cluster: &Arc<Cluster>, first: usize, stop: &Arc<AtomicBool
     let took = Took::default();
     for client in first..first + SMALL_CLIENTS {
         let (mounted, rt) = (cluster.client(client).clone(), cluster.client_rt(client).clone());
-        let file = create(&mounted, format!("small-{client}"), O_DIRECT).await?;
+        let file = create(&mounted, &format!("small-{client}"), O_DIRECT).await?;
         let (took, stop, mut prng) = (took.clone(), stop.clone(), Prng::new(rt.random()));
         drop(rt.clone().spawn(async move {
             while !stop.load(Ordering::Relaxed) {
@@ -342,31 +391,41 @@ async fn start_small(cluster: &Arc<Cluster>, first: usize, stop: &Arc<AtomicBool
     Ok(took)
 }
 
-async fn create(mounted: &Client, name: String, more_flags: u32) -> Result<Arc<OpenFile>, String> {
-    let flags = O_CREAT | O_EXCL | O_RDWR | more_flags;
-    let made = mounted.create(&Credentials::root(), Fid::ROOT, name.as_bytes(), flags, 0o600, 0, None).await;
-    made.map(|(_, file)| file).map_err(|e| format!("create: {e}"))
-}
-
-async fn write(mounted: &Client, file: &OpenFile, offset: u64, data: &'static [u8]) -> Result<(), String> {
-    let written = mounted.write(file, offset, Payload::from(Bytes::from_static(data))).await;
-    written.map(drop).map_err(|e| format!("write: {e}"))
-}
-
 /// The experiment, from its rows and what the small writes take alone.
-pub fn report(seed: u64, rows: &[(Row, Result<Measured, String>)], alone: Option<(f64, f64)>) -> Experiment {
+pub fn report(seed: u64, rows: &[(Row, Result<Told, String>)], alone: Option<(f64, f64)>) -> Experiment {
     let mut traces = Traces::default();
-    rows.iter().filter_map(|(_, measured)| measured.as_ref().ok()).for_each(|measured| traces.add(measured.trace));
-    let mut figures: Vec<_> = rows.iter().flat_map(|(row, measured)| figures(row, measured.as_ref().ok())).collect();
+    rows.iter().filter_map(|(_, told)| told.as_ref().ok()).for_each(|told| traces.add(told.trace));
+    let of_row = |(row, told): &(Row, Result<Told, String>)| {
+        told.as_ref().map_or_else(|_| failed(row), |told| told.figures.clone())
+    };
+    let mut figures: Vec<_> = rows.iter().flat_map(of_row).collect();
     if let Some((slowest, mean)) = alone {
         figures.push(Figure::own("small, nobody else", "small writes, 99 %", "ms", Some(slowest)));
         figures.push(Figure::own("small, nobody else", "small writes without the disk, mean", "ms", Some(mean)));
     }
+    figures.extend(shared_file::gain(&figures));
     let mut constants = constants::fixed();
+    let tells = |stories: &[Story]| rows.iter().any(|(row, _)| stories.contains(&row.story));
+    if tells(&[Story::Even, Story::ManyMore, Story::SlowerDisk, Story::Reads, Story::Greedy, Story::Small]) {
+        constants.extend(own_constants());
+    }
+    if let Some((row, _)) = rows.iter().find(|(row, _)| row.story == Story::SharedFile) {
+        constants.extend(shared_file::constants(row.dispatch));
+    }
+    if tells(&[Story::Collapse, Story::OwnClients]) {
+        constants.extend(collapse::constants());
+    }
+    if tells(&[Story::SlowOst]) {
+        constants.extend(slow_ost::constants());
+    }
+    experiment::new("congestion-stories", seed, traces, constants, figures)
+}
+
+fn own_constants() -> [Constant; 6] {
     let own = |name: &str, value: f64, unit: &str, source: &str| {
         Constant::new(name, value, unit, ConstantKind::Physical, source)
     };
-    constants.extend([
+    [
         own(
             "clients that always write",
             CLIENTS as f64,
@@ -378,8 +437,7 @@ pub fn report(seed: u64, rows: &[(Row, Result<Measured, String>)], alone: Option
         own("time before the measurement", BEFORE as f64, "s", "chosen"),
         own("measured time", MEASURED as f64, "s", "chosen"),
         own("time after a step that is not measured", GRACE as f64, "s", "chosen"),
-    ]);
-    experiment::new("congestion-stories", seed, traces, constants, figures)
+    ]
 }
 
 fn figures(row: &Row, measured: Option<&Measured>) -> Vec<Figure> {
@@ -394,7 +452,7 @@ fn figures(row: &Row, measured: Option<&Measured>) -> Vec<Figure> {
         own("fairness (Jain)", "", |m| Some(m.fairness)),
         own("timeouts", "", |m| Some(m.timeouts as f64)),
     ];
-    if matches!(row.story, Story::ManyMore | Story::SlowerDisk) {
+    if matches!(row.story, Story::ManyMore | Story::SlowerDisk) && row.control.is_bounded() {
         figures.push(own("within the bound after the step", "s", |m| m.settled_after));
     }
     if row.story == Story::Small {

@@ -17,6 +17,7 @@ use crate::cluster::{Cluster, Plan};
 use crate::failure::{Context, Outcome, bail, ensure, ensure_eq};
 use crate::namespaces::Hosts;
 use crate::process::Program;
+use crate::results::show;
 use crate::site::Site;
 use crate::storm;
 use serde_json::Value;
@@ -363,7 +364,7 @@ fn storm_of_pings(env: &Env) -> Outcome {
         storm::quick(&root(env), main.nacre())?;
     } else {
         let report = storm::run(&root(env), &storm::Plan::new(main.nacre()))?;
-        storm::show(&report, false)?;
+        show(&report, false)?;
         storm::judge(&report)?;
     }
     fs::remove_dir_all(root(env)).context("removing the file system")

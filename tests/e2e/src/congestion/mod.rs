@@ -2,16 +2,16 @@
 //! OST whose disk the kernel's I/O throttle slows down, and what the OST shows is read each second. The controller is exchanged while
 //! they write, and the OSS is killed in the middle.
 //!
+//! A few further clients write 4 KiB now and then, first alone and then beside the others.
+//!
 //! The disk is an ext4 over a loop device. The throttle counts what the OSS itself asks the device for, so its large writes, which go around
 //! the page cache, are held back one by one.
-
-mod disk;
 
 use crate::cluster::{Cluster, Plan as ClusterPlan};
 use crate::daemon::Daemon;
 use crate::failure::{Context, Outcome, bail, ensure};
+use crate::slow_disk::SlowDisk;
 use crate::sys;
-use disk::SlowDisk;
 use nacre_experiment::plot::{Line, Plot};
 use nacre_experiment::{Constant, ConstantKind, Experiment, Figure};
 use serde_json::Value;
@@ -57,9 +57,13 @@ impl Plan {
 /// Bytes of a request.
 const RPC: u32 = 1 << 20;
 /// Bytes of each client's file.
-const FILE: u32 = 32 << 20;
+const FILE: u32 = 64 << 20;
 /// Windows of the phase that nothing bounds.
 const WIDE: u32 = 32;
+/// Clients that write 4 KiB now and then.
+const SMALL: u32 = 4;
+/// The phase in which they are alone.
+const ALONE: &str = "small writes alone";
 
 /// A second of the OST.
 #[derive(Debug, Clone, Copy, Default)]
@@ -76,6 +80,30 @@ struct Sample {
 struct Phase {
     name: String,
     samples: Vec<Sample>,
+    small: Small,
+}
+
+/// The writes of 4 KiB of a phase.
+#[derive(Debug, Default)]
+struct Small {
+    /// Milliseconds that each took, in order.
+    took_ms: Vec<f64>,
+    /// Milliseconds that one spends at the OST, on average, without the time of the disk.
+    served_ms: f64,
+}
+
+impl Small {
+    fn percentile_99(&self) -> Option<f64> {
+        self.took_ms.get(self.took_ms.len() * 99 / 100).copied()
+    }
+}
+
+/// Requests of the job `small` that the OST has answered, and the microseconds that they spent there, without those of the disk and of
+/// their way.
+#[derive(Debug, Clone, Copy, Default)]
+struct Served {
+    requests: f64,
+    micros: f64,
 }
 
 impl Phase {
@@ -103,7 +131,7 @@ pub(crate) fn run(root: &Path, plan: &Plan) -> Outcome<Experiment> {
     cluster.ost_params = &["obdfilter.brw_size=1"];
     let mut live = Live { plan, cluster: Cluster::start(cluster)?, disk, all: Vec::new() };
     let (phases, writers) = live.measure_all()?;
-    let announced = ["connection", "lost", "recover", "unreachable", "no answer", "reconnect", "oss1", "slow"];
+    let announced = ["connection", "recover", "unreachable", "no answer"];
     let wrong = live.cluster.complaints(&announced);
     ensure!(wrong.is_empty(), "the servers complained: {}", wrong.join("; "));
     live.cluster.stop()?;
@@ -126,15 +154,13 @@ impl Live<'_> {
     fn measure_all(&mut self) -> Outcome<(Vec<Phase>, Value)> {
         let plan = self.plan;
         self.throttle()?;
-        let clients = plan.clients.to_string();
-        let (source, size) = (self.cluster.source(), FILE.to_string());
-        let args = ["bench", "writers", &source, "--clients", &clients, "--at-once", "64", "--size", &size];
-        let mut writers = Daemon::new("writers", &plan.nacre, args.map(str::to_owned).to_vec(), &self.cluster.root());
-        self.set("congestion_control", &format!("fix:{WIDE}"))?;
-        writers.start()?;
-        writers.wait_ready(Duration::from_secs(120))?;
-        let bound = plan.bound.to_string();
         let mut phases = Vec::new();
+        let mut alone = self.start_writers("small", 0)?;
+        phases.push(self.phase(ALONE, 2.0, &mut alone)?);
+        alone.terminate(Duration::from_secs(60))?;
+        self.set("congestion_control", &format!("fix:{WIDE}"))?;
+        let mut writers = self.start_writers("writers", plan.clients)?;
+        let bound = plan.bound.to_string();
         // Whatever a phase begins with has to be served first.
         phases.push(self.phase(&format!("fix:{WIDE}"), plan.drained(WIDE) * 2.0, &mut writers)?);
         self.set("latency_bound", &bound)?;
@@ -163,6 +189,19 @@ impl Live<'_> {
         Ok((phases, last))
     }
 
+    /// Starts so many clients that always write, and those that write a little.
+    fn start_writers(&self, name: &str, clients: u32) -> Outcome<Daemon> {
+        let (source, size) = (self.cluster.source(), FILE.to_string());
+        let (clients, small) = (clients.to_string(), SMALL.to_string());
+        let args =
+            ["bench", "writers", &source, "--clients", &clients, "--small", &small, "--at-once", "64", "--size", &size];
+        let args = args.map(str::to_owned).to_vec();
+        let mut writers = Daemon::new(name, &self.plan.nacre, args, &self.cluster.root());
+        writers.start()?;
+        writers.wait_ready(Duration::from_secs(120))?;
+        Ok(writers)
+    }
+
     fn throttle(&self) -> Outcome {
         self.disk.throttle(self.cluster.pid("oss1")?, u64::from(self.plan.rate) * 1_000_000)
     }
@@ -175,7 +214,7 @@ impl Live<'_> {
     fn phase(&mut self, name: &str, settle: f64, writers: &mut Daemon) -> Outcome<Phase> {
         eprintln!("{name}: measuring for {} s after {settle:.0} s", self.plan.seconds);
         let begun = Instant::now();
-        let mut samples = Vec::new();
+        let (mut samples, mut small, mut before) = (Vec::new(), Small::default(), Served::default());
         let seconds = settle.ceil() as u64 + u64::from(self.plan.seconds);
         for second in 1..=seconds {
             let due = begun + Duration::from_secs(second);
@@ -186,30 +225,55 @@ impl Live<'_> {
             if let Some(end) = writers.ended() {
                 return writers.fail(&format!("ended: {end}"));
             }
-            let sample = self.sample()?;
+            let (sample, lines) = (self.sample()?, writers.lines());
             self.all.push(sample);
             if second as f64 > settle {
                 samples.push(sample);
+                for line in &lines {
+                    small.took_ms.extend(small_ms(line)?);
+                }
+            } else {
+                before = self.served()?;
             }
         }
-        Ok(Phase { name: name.to_owned(), samples })
+        let after = self.served()?;
+        small.took_ms.sort_by(f64::total_cmp);
+        small.served_ms = (after.micros - before.micros) / (after.requests - before.requests).max(1.0) / 1e3;
+        Ok(Phase { name: name.to_owned(), samples, small })
+    }
+
+    /// The parts of the small writes that are the server's.
+    fn served(&self) -> Outcome<Served> {
+        let values = self.cluster.values("obdfilter.*.time_parts")?;
+        let shown = values.into_values().next().context("the OST shows no parts")?;
+        let of_job = &shown["jobs"]["small"];
+        let number = |name: &str| of_job[name].as_f64().unwrap_or_default();
+        let micros = ["queue", "locks", "transfer", "service"].map(number).iter().sum();
+        Ok(Served { requests: number("requests"), micros })
     }
 
     fn sample(&self) -> Outcome<Sample> {
         let values = self.cluster.values("obdfilter.*.congestion")?;
         let shown = values.into_values().next().context("the OST shows nothing")?;
-        let number = |name: &str| shown[name].as_f64().unwrap_or_default();
+        let number = |name: &str| shown[name].as_f64().context(format!("{name} of the OST"));
         let windows: Vec<f64> =
             shown["windows"].as_object().into_iter().flatten().filter_map(|(_, w)| w["granted"].as_f64()).collect();
         Ok(Sample {
-            under_way: number("under_way"),
-            answered: number("answered"),
-            latency: number("latency_ms") / 1e3,
-            longest: number("longest_ms") / 1e3,
+            under_way: number("under_way")?,
+            answered: number("answered")?,
+            latency: number("latency_ms")? / 1e3,
+            longest: number("longest_ms")? / 1e3,
             window: windows.iter().sum::<f64>() / windows.len().max(1) as f64,
-            clients: number("clients"),
+            clients: number("clients")?,
         })
     }
+}
+
+/// The times of small writes in a line of the writers, in milliseconds.
+fn small_ms(line: &str) -> Outcome<Vec<f64>> {
+    let line: Value = serde_json::from_str(line).context("what the writers printed")?;
+    let took = line["small_us"].as_array().context("the writers show no small writes")?;
+    Ok(took.iter().filter_map(|us| Some(us.as_f64()? / 1e3)).collect())
 }
 
 fn report(plan: &Plan, phases: &[Phase], writers: Value) -> Experiment {
@@ -229,6 +293,8 @@ fn report(plan: &Plan, phases: &[Phase], writers: Value) -> Experiment {
             own("requests under way, most", "", widest),
             own("latency", "s", phase.latency()),
             own("longest", "s", phase.longest()),
+            Figure::own(&phase.name, "small writes, 99 of 100 within", "ms", phase.small.percentile_99()),
+            own("small writes at the server, without the disk", "ms", phase.small.served_ms),
         ]
     };
     let mut figures: Vec<Figure> = phases.iter().flat_map(of_phase).collect();
@@ -237,16 +303,6 @@ fn report(plan: &Plan, phases: &[Phase], writers: Value) -> Experiment {
     let share = of_writers("least").zip(of_writers("most")).map(|(least, most)| least / most.max(1.0));
     figures.push(Figure::own("all phases", "least of a client / most", "", share));
     Experiment::live("congestion", constants, figures)
-}
-
-/// Prints it.
-pub(crate) fn show(experiment: &Experiment, json: bool) -> Outcome {
-    if json {
-        println!("{}", serde_json::to_string_pretty(experiment).context("the results as JSON")?);
-    } else {
-        print!("{}", experiment.text());
-    }
-    Ok(())
 }
 
 /// Fails if wide windows were not slow, or a controller did not hold its bound, or a write failed.

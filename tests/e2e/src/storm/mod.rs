@@ -15,7 +15,7 @@ mod plan;
 mod report;
 
 pub(crate) use plan::{Plan, Row};
-pub(crate) use report::{judge, show};
+pub(crate) use report::judge;
 
 use crate::cluster::{Cluster, Plan as ClusterPlan};
 use crate::failure::{Context, Outcome, bail, ensure};

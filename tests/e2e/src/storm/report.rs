@@ -1,7 +1,7 @@
 //! The results: each row live and simulated, in the experiments' form.
 
 use super::plan::{Calibration, LEASE, Measured, PING, Plan, SAMPLE, SLOW_PING, Simulated};
-use crate::failure::{Context, Outcome, ensure};
+use crate::failure::{Outcome, ensure};
 use nacre_experiment::{Constant, ConstantKind, Experiment, Figure, FigureKind};
 
 /// How far the simulated dead time of pings may be from the live one, in percent of it.
@@ -13,16 +13,6 @@ const NOTHING: f64 = 1.0;
 pub(super) fn report(plan: &Plan, calibration: &Calibration, rows: &[Measured], simulated: &Simulated) -> Experiment {
     let figures = rows.iter().flat_map(|row| figures(plan, row, rows, simulated)).collect();
     Experiment::live("storm", constants(calibration, simulated), figures)
-}
-
-/// Prints it.
-pub(crate) fn show(experiment: &Experiment, json: bool) -> Outcome {
-    if json {
-        println!("{}", serde_json::to_string_pretty(experiment).context("the results as JSON")?);
-    } else {
-        print!("{}", experiment.text());
-    }
-    Ok(())
 }
 
 /// Fails if the live storm and the simulated one do not agree.

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// The disk, mounted, and the group of processes whose requests to it are slow. Dropping it takes both down.
-pub(super) struct SlowDisk {
+pub(crate) struct SlowDisk {
     mounted: Option<Mounted>,
     dir: PathBuf,
     /// Device numbers as the throttle wants them: `7:3`.
@@ -19,7 +19,7 @@ const BLKIO: &str = "/sys/fs/cgroup/blkio";
 
 impl SlowDisk {
     /// Makes a disk of this many bytes below a directory.
-    pub(super) fn make(below: &Path, bytes: u64) -> Outcome<SlowDisk> {
+    pub(crate) fn make(below: &Path, bytes: u64) -> Outcome<SlowDisk> {
         fs::create_dir_all(below)?;
         let image = below.join("image");
         File::create(&image)?.set_len(bytes).context("the disk's image")?;
@@ -37,19 +37,19 @@ impl SlowDisk {
     }
 
     /// Directory for the OST.
-    pub(super) fn dir(&self) -> PathBuf {
+    pub(crate) fn dir(&self) -> PathBuf {
         self.dir.clone()
     }
 
     /// From now on, what this process asks of the disk is served at so many bytes a second.
-    pub(super) fn throttle(&self, pid: u32, bytes: u64) -> Outcome {
+    pub(crate) fn throttle(&self, pid: u32, bytes: u64) -> Outcome {
         self.limit(bytes)?;
         let procs = self.group.join("cgroup.procs");
         fs::write(&procs, pid.to_string()).context(procs.display().to_string())
     }
 
     /// Lets the disk be as fast as it is.
-    pub(super) fn release(&self) -> Outcome {
+    pub(crate) fn release(&self) -> Outcome {
         self.limit(0)
     }
 
