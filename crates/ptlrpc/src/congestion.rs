@@ -322,11 +322,12 @@ impl Congestion {
     /// A request arrives whose client waits for so long. Returns after how long it is to come again, if it cannot be served in that time.
     ///
     /// One request of each client always stays, so that everybody gets on and hears of the window. Clients that keep to their windows have
-    /// others handed back only if the target has suddenly become much slower.
-    pub(crate) fn come_again(&mut self, export: u64, client_waits: Duration) -> Option<ComeAgain> {
+    /// others handed back only if the target has suddenly become much slower. A request that was sent before stays, too: it may have been
+    /// executed, and must not come again under another number.
+    pub(crate) fn come_again(&mut self, export: u64, client_waits: Duration, resent: bool) -> Option<ComeAgain> {
         let has_others = self.load.active.get(&export).is_some_and(|active| active.under_way > 0);
         let wait = self.load.wait();
-        if self.controller != Controller::Nacre || !has_others || wait <= client_waits {
+        if self.controller != Controller::Nacre || resent || !has_others || wait <= client_waits {
             return None;
         }
         self.handed_back += 1;
@@ -633,9 +634,10 @@ mod tests {
         }
         (0..200).for_each(|_| c.handle_arrival(1, wants(1), at(3000)));
         let [soon, late] = [19, 21].map(Duration::from_secs);
-        let is_handed_back = |c: &mut Congestion, export, waits| c.come_again(export, waits).is_some();
+        let is_handed_back = |c: &mut Congestion, export, waits| c.come_again(export, waits, false).is_some();
         assert!(!is_handed_back(&mut c, 1, late), "200 requests take 20 s");
         assert!(is_handed_back(&mut c, 1, soon));
+        assert_eq!(c.come_again(1, soon, true), None, "it was sent before, and may have been executed");
         assert!(!is_handed_back(&mut c, 2, soon), "the only request of a client");
         c.handle_arrival(2, wants(1), at(3000));
         assert!(is_handed_back(&mut c, 2, soon));

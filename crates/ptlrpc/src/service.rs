@@ -221,7 +221,9 @@ impl NodeShared {
         // Requests that others wait for, and replays, never wait for a window. Of reads and writes a client cannot say that they had none.
         let has_window = lane == Lane::Io || header.credits_wanted > 0;
         let in_window = has_window && !is_high_priority(&header) && !header.has(flags::REPLAY);
-        if in_window && let Some(again) = export.entry.congestion().come_again(export.cookie, deadline.since(now)) {
+        let client_waits = deadline.since(now);
+        let come_again = |resent| export.entry.congestion().come_again(export.cookie, client_waits, resent);
+        if in_window && let Some(again) = come_again(received.resent) {
             export.handle_executed(header.xid, None);
             return self.hand_back(&header, reply_to, again);
         }
