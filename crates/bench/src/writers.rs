@@ -198,12 +198,10 @@ async fn verify(writer: &Writer) -> Result<(), String> {
 }
 
 fn print(writers: &[Arc<Writer>], small: &[Arc<Writer>], small_us: Vec<u64>) -> Result<(), String> {
-    let sum = |of: fn(&Writer) -> &AtomicU64| writers.iter().map(|w| of(w).load(Ordering::Relaxed)).sum::<u64>();
     let each = || writers.iter().map(|w| w.written.load(Ordering::Relaxed));
     let (least, most) = (each().min().unwrap_or(0), each().max().unwrap_or(0));
-    let failed_small: u64 = small.iter().map(|w| w.failed.load(Ordering::Relaxed)).sum();
-    let failed = sum(|w| &w.failed) + failed_small;
-    let line = Line { written: sum(|w| &w.written), least, most, failed, small_us };
+    let failed = writers.iter().chain(small).map(|w| w.failed.load(Ordering::Relaxed)).sum();
+    let line = Line { written: each().sum(), least, most, failed, small_us };
     println!("{}", serde_json::to_string(&line).map_err(|e| e.to_string())?);
     Ok(())
 }

@@ -97,18 +97,14 @@ impl Watcher {
     /// The values that each process shows, and the processes and servers that could not be read, with the reason. Fails if there is nothing
     /// to show.
     fn values(&self, patterns: &[&str]) -> Result<(Vec<Values>, BTreeMap<String, String>), String> {
-        let (all, unread) = if self.is_local() {
-            host::values_by_process(patterns).map_err(|why| format!("{why}. {FROM_HINT}"))?
+        if self.is_local() {
+            host::values_by_process(patterns).map_err(|why| format!("{why}. {FROM_HINT}"))
         } else {
             self.values_by_server(patterns)
-        };
-        match unread.values().next() {
-            Some(why) if all.is_empty() => Err(why.clone()),
-            _ => Ok((all, unread)),
         }
     }
 
-    fn values_by_server(&self, patterns: &[&str]) -> (Vec<Values>, BTreeMap<String, String>) {
+    fn values_by_server(&self, patterns: &[&str]) -> Result<(Vec<Values>, BTreeMap<String, String>), String> {
         let (mut all, mut unread) = (Vec::new(), BTreeMap::new());
         let outcomes = side_by_side(&self.servers.from, |server| read_server(server, patterns));
         for (server, outcome) in self.servers.from.iter().zip(outcomes) {
@@ -117,7 +113,10 @@ impl Watcher {
                 Err(why) => drop(unread.insert(server.clone(), why)),
             }
         }
-        (all, unread)
+        match unread.values().next() {
+            Some(why) if all.is_empty() => Err(why.clone()),
+            _ => Ok((all, unread)),
+        }
     }
 }
 

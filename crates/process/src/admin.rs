@@ -369,7 +369,7 @@ pub fn ask_within(socket: &Path, requests: &[Request], limit: Duration) -> io::R
     requests.iter().map(&mut answer).collect()
 }
 
-/// Connects within `limit`. A process that is stopped takes no connection, and the kernel keeps only some for it to take later.
+/// Connects within `limit`. A stopped process accepts no connection. The kernel keeps a few for it, and lets further connects wait.
 fn connect(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
     let stream = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     stream.set_write_timeout(Some(limit))?;

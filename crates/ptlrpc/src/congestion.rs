@@ -108,7 +108,7 @@ pub(crate) struct Control {
     pub(crate) at_once: Option<u32>,
 }
 
-/// What a client hears whose request is handed back.
+/// The answer to a client whose request is handed back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ComeAgain {
     /// Time after which the request is to come again.
@@ -168,12 +168,13 @@ struct Active {
 struct Rate {
     /// Operations of the last whole window; none before the first.
     per_second: Option<f64>,
-    /// The same of their cost in bytes, which is at least [`COST_MIN`] each; over the last windows, where the latest counts most.
+    /// The same of their cost in bytes, which is at least [`COST_MIN`] each; an average over windows, see [`Rate::note_cost`].
     cost_per_second: Option<f64>,
     /// Cost of an operation of the last whole window.
     mean_cost: f64,
-    /// Where the last window was, and for how many further ones the average does not rise.
+    /// How the cost of the last window compared with that average.
     off: Off,
+    /// Windows in which that average does not rise.
     cautious: u32,
     finished: u32,
     finished_cost: u64,
@@ -213,9 +214,7 @@ impl Rate {
             (self.finished_ran, self.finished_at_device) = (Duration::ZERO, Duration::ZERO);
         }
     }
-}
 
-impl Rate {
     /// A window had this cost in a second. A device wavers, so the average moves slowly, and faster down than up, because windows that are
     /// too large break a bound and windows that are too small cost little for a moment. But if two windows in a row have been far below
     /// it or far above it, the device has changed, and only the last of them says how. One window of half the rate is enough: if
@@ -225,18 +224,15 @@ impl Rate {
         let off = Off::of(cost / before.max(1.0));
         let has_changed = off != Off::Near && off == self.off || cost < before / 2.0;
         self.off = if has_changed { Off::Near } else { off };
-        self.cautious = match (has_changed, cost < before) {
-            (true, true) => CAUTIOUS_WINDOWS,
-            (true, false) => 0,
-            (false, _) => self.cautious.saturating_sub(1),
+        let left = self.cautious.saturating_sub(1);
+        let (cautious, rate) = match (has_changed, cost < before) {
+            (true, true) => (CAUTIOUS_WINDOWS, cost * AFTER_DROP),
+            (true, false) => (0, cost),
+            (false, true) => (left, before + (cost - before) / 2.0),
+            (false, false) if left > 0 => (left, before),
+            (false, false) => (0, before + (cost - before) / 4.0),
         };
-        self.cost_per_second = Some(match (has_changed, cost < before) {
-            (true, true) => cost * AFTER_DROP,
-            (true, false) => cost,
-            (false, true) => before + (cost - before) * 0.5,
-            (false, false) if self.cautious > 0 => before,
-            (false, false) => before + (cost - before) * 0.25,
-        });
+        (self.cautious, self.cost_per_second) = (cautious, Some(rate));
     }
 }
 
@@ -319,14 +315,15 @@ pub struct ExportWindow {
 }
 
 impl Congestion {
-    /// A request arrives whose client waits for so long. Returns after how long it is to come again, if it cannot be served in that time.
+    /// Looks at a request that arrives within a client's window, before it counts. Returns when it is to come again if the target cannot serve it
+    /// within `client_waits`, after which the client gives up.
     ///
     /// One request of each client always stays, so that everybody gets on and hears of the window. Clients that keep to their windows have
     /// others handed back only if the target has suddenly become much slower. A request that was sent before stays, too: it may have been
     /// executed, and must not come again under another number.
     pub(crate) fn come_again(&mut self, export: u64, client_waits: Duration, resent: bool) -> Option<ComeAgain> {
         let has_others = self.load.active.get(&export).is_some_and(|active| active.under_way > 0);
-        let wait = self.load.wait();
+        let wait = self.load.drained();
         if self.controller != Controller::Nacre || resent || !has_others || wait <= client_waits {
             return None;
         }
@@ -451,14 +448,9 @@ impl Load {
         self.assert_conserved();
     }
 
-    /// How long the target needs for what is under way.
+    /// Time that the target needs for the requests under way. It goes by the average rate, because the target may have stood still for a
+    /// moment.
     fn drained(&self) -> Duration {
-        let rate = self.rate.per_second.unwrap_or(f64::INFINITY);
-        Duration::from_secs_f64((f64::from(self.under_way) / rate.max(1e-3)).min(DRAINED_MAX.as_secs_f64()))
-    }
-
-    /// How long a request waits that arrives now, by what the target does in the long run: it may have stood still for a moment.
-    fn wait(&self) -> Duration {
         let rate = self.rate.cost_per_second.unwrap_or(f64::INFINITY).max(1.0);
         let seconds = f64::from(self.under_way) * self.rate.mean_cost / rate;
         Duration::from_secs_f64(seconds.min(DRAINED_MAX.as_secs_f64()))

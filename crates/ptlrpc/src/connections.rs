@@ -8,6 +8,7 @@ use crate::message::{PROBE_MATCH_BITS, encode, millis, request_portal};
 use crate::node::NodeShared;
 use crate::request_log::ReplyTo;
 use crate::target::{Connect, TargetEntry};
+use crate::window::Credits;
 use bytes::Bytes;
 use nacre_base::{Errno, FxHashMap, Network, Nid, Payload, Time, Uuid};
 use nacre_wire::connect::{ConnectReply, ConnectRequest};
@@ -236,7 +237,7 @@ impl NodeShared {
     pub(crate) fn connect_header(&self, request: &RpcHeader, export: &Arc<Export>, is_reconnect: bool) -> RpcHeader {
         let pool = export.entry.handler.lock_pool();
         let recovering = export.entry.handler.recovery(export, 0);
-        let first_window = export.entry.first_window();
+        let first_window = if export.keeps_windows() { export.entry.first_window() } else { Credits::default() };
         RpcHeader {
             lane: request.lane,
             opcode: request.opcode,

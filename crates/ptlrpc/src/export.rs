@@ -394,7 +394,17 @@ impl Export {
 
     /// Returns whether the client is a server, which is not evicted for silence.
     pub(crate) fn is_server(&self) -> bool {
-        self.state.lock().data.as_ref().is_some_and(|data| data.flags & connect_flags::MDS != 0)
+        self.has(connect_flags::MDS)
+    }
+
+    /// Returns whether the client keeps to windows.
+    pub(crate) fn keeps_windows(&self) -> bool {
+        self.has(connect_flags::CREDITS)
+    }
+
+    /// Returns whether a feature was negotiated.
+    fn has(&self, feature: u64) -> bool {
+        self.state.lock().data.as_ref().is_some_and(|data| data.flags & feature != 0)
     }
 }
 

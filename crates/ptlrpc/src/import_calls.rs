@@ -47,8 +47,7 @@ impl ImportCalls {
     /// The server has granted a window.
     pub(crate) fn handle_grant(&mut self, granted: Credits) {
         match &mut self.engine {
-            Some(calls) if granted != calls.granted() => calls.handle_grant(granted),
-            Some(_) => {}
+            Some(calls) => calls.handle_grant(granted),
             None => self.first_window = granted.rpcs,
         }
     }

@@ -153,7 +153,7 @@ impl<W: Classified> LaneService<W> {
         works.into_iter().for_each(|work| owner.clone().spawn_worker(work));
     }
 
-    /// Sets the timer if a request waits although there is a slot for it.
+    /// Sets the timer for the next time at which a waiting request may use a slot that is free; sets none if there is no such time.
     fn arm(&self, state: MutexGuard<'_, LaneState<W>>) {
         let Some(at) = state.queue.wake_at() else { return };
         drop(state);

@@ -3,7 +3,7 @@
 
 use crate::accounting::Waits;
 use crate::call::{BULK_MAX, INLINE_MAX};
-use crate::congestion::{Answered, Control};
+use crate::congestion::{Answered, ComeAgain, Control};
 use crate::export::Export;
 use crate::identity::Identity;
 use crate::lane::{LaneSlot, LaneState, SlowTransfer};
@@ -232,13 +232,24 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// A request has arrived that its client has sent within its window.
-    pub(crate) fn new(export: Arc<Export>, node: Arc<NodeCore>, header: &RpcHeader, at: Time) -> Counted {
+    /// A request arrives that its client has sent within its window, and for which it waits for so long. Fails if the request is to come again.
+    pub(crate) fn new(
+        export: Arc<Export>,
+        node: Arc<NodeCore>,
+        header: &RpcHeader,
+        at: Time,
+        client_waits: Duration,
+    ) -> Result<Counted, ComeAgain> {
         let wanted = Credits { rpcs: header.credits_wanted, bytes: header.bytes_wanted };
-        export.entry.congestion().handle_arrival(export.cookie, wanted, at);
+        let mut congestion = export.entry.congestion();
+        if let Some(again) = congestion.come_again(export.cookie, client_waits, header.has(flags::RESENT)) {
+            return Err(again);
+        }
+        congestion.handle_arrival(export.cookie, wanted, at);
+        drop(congestion);
         // A client that says more than one request may move makes the target look no faster.
         let bytes = u64::from(header.bulk_bytes).min(BULK_MAX as u64);
-        Counted { export, node, at, bytes, has_ended: AtomicBool::new(false) }
+        Ok(Counted { export, node, at, bytes, has_ended: AtomicBool::new(false) })
     }
 
     /// The target answers the request, which ran for `ran`, and for `at_device` of that at the device.

@@ -221,13 +221,14 @@ impl NodeShared {
         // Requests that others wait for, and replays, never wait for a window. Of reads and writes a client cannot say that they had none.
         let has_window = lane == Lane::Io || header.credits_wanted > 0;
         let in_window = has_window && !is_high_priority(&header) && !header.has(flags::REPLAY);
-        let client_waits = deadline.since(now);
-        let come_again = |resent| export.entry.congestion().come_again(export.cookie, client_waits, resent);
-        if in_window && let Some(again) = come_again(received.resent) {
-            export.handle_executed(header.xid, None);
-            return self.hand_back(&header, reply_to, again);
-        }
-        let counted = in_window.then(|| Box::new(Counted::new(export.clone(), self.core.clone(), &header, arrived_at)));
+        let count = || Counted::new(export.clone(), self.core.clone(), &header, arrived_at, deadline.since(now));
+        let counted = match in_window.then(count).transpose() {
+            Ok(counted) => counted.map(Box::new),
+            Err(again) => {
+                export.handle_executed(header.xid, None);
+                return self.hand_back(&header, reply_to, again);
+            }
+        };
         let noted = export.entry.histories.get().and_then(|histories| {
             let (target, client) = (export.entry.name.clone(), reply_to.nid);
             let length = received.bytes as u32;

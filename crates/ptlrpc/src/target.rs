@@ -210,7 +210,11 @@ impl TargetEntry {
 
     /// The window of a client that connects.
     pub(crate) fn first_window(&self) -> Credits {
-        self.congestion.get().map(|congestion| congestion.lock().first_window()).unwrap_or_default()
+        // A target that has just started has no engine yet, and all clients of the last time come back to it at once.
+        match self.congestion.get() {
+            Some(congestion) => congestion.lock().first_window(),
+            None => Congestion::default().first_window(),
+        }
     }
 
     /// A client has left.

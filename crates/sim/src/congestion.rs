@@ -232,8 +232,22 @@ const FILE_BYTES: u64 = 16 << 30;
 /// Takes one measurement. Panics if the simulation hangs.
 pub fn measure(seed: u64, load: Load) -> Result<Outcome, String> {
     let builder = builder(seed, load.control, load.clients);
-    let (result, stats) = run(seed, LIMIT, builder, move |cluster| async move { work(&cluster, load).await });
-    result.map(|outcome| Outcome { trace: stats.trace, ..outcome })
+    let (outcome, trace) = run_row(seed, builder, move |cluster| async move { work(&cluster, load).await })?;
+    Ok(Outcome { trace, ..outcome })
+}
+
+/// Runs a measurement on a cluster of its own. Returns the hash of all events, too. Panics if the simulation hangs.
+fn run_row<T, F>(
+    seed: u64,
+    builder: Builder,
+    work: impl FnOnce(Arc<Cluster>) -> F + Send + 'static,
+) -> Result<(T, u64), String>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, String>> + Send + 'static,
+{
+    let (result, stats) = run(seed, LIMIT, builder, work);
+    Ok((result?, stats.trace))
 }
 
 /// A cluster of one OST whose disk seeks, with this many clients.

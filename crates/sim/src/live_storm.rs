@@ -266,18 +266,30 @@ mod tests {
         }
     }
 
+    /// The value in the middle. The seed decides when writes meet pings, by two or three hundredths of what is written.
+    fn middle(mut of_seeds: [f64; 3]) -> f64 {
+        of_seeds.sort_by(f64::total_cmp);
+        of_seeds[1]
+    }
+
     /// A thousand pings of some hundred bytes each way over two links take a sixth of a second of five.
     #[test]
     fn pings_take_the_links_from_writes_and_leases_do_not() {
-        let rows = [Liveness::None, Liveness::Ping, Liveness::Lease].map(|row| measure(setup(), row).unwrap());
-        let report = report(&setup(), &rows);
-        let of = |row: &str, figure: &str| report.ours(row, figure).unwrap();
-        assert_eq!((of("ping", "pings answered"), of("lease", "pings answered")), (2000.0, 0.0));
-        assert!((2.0..=7.0).contains(&of("ping", "dead_time")), "{} %", of("ping", "dead_time"));
+        let of_seed = |seed| {
+            let setup = Setup { seed, ..setup() };
+            let rows = [Liveness::None, Liveness::Ping, Liveness::Lease].map(|row| measure(setup, row).unwrap());
+            let report = report(&setup, &rows);
+            let of = |row: &str, figure: &str| report.ours(row, figure).unwrap();
+            assert_eq!((of("ping", "pings answered"), of("lease", "pings answered")), (2000.0, 0.0));
+            // Two links carry what is left beside the headers of packets.
+            assert!((2.2..=2.4).contains(&of("none", "written")), "{} MB/s", of("none", "written"));
+            ["ping", "lease"].map(|row| of(row, "dead_time"))
+        };
+        let all = [1, 2, 3].map(of_seed);
+        let [ping, lease] = [0, 1].map(|row| middle(all.map(|of_seed| of_seed[row])));
+        assert!((2.0..=7.5).contains(&ping), "{all:?} %");
         // Renewals take their part of such slow links.
-        assert!(of("lease", "dead_time").abs() < 2.0, "{} %", of("lease", "dead_time"));
-        // Two links carry what is left beside the headers of packets.
-        assert!((2.2..=2.4).contains(&of("none", "written")), "{} MB/s", of("none", "written"));
+        assert!(lease.abs() < 2.0, "{all:?} %");
     }
 
     /// 250 pings for each OSS by each router take 250 / 8 x 20 ms, in which few writes get a credit. With lanes writes have credits of
@@ -292,9 +304,8 @@ mod tests {
         };
         let all = [1, 2, 3].map(dead_times);
         assert!(all.iter().all(|[ping, _]| (8.0..=18.0).contains(ping)), "{all:?} %");
-        let mut lanes = all.map(|[_, lanes]| lanes);
-        lanes.sort_by(f64::total_cmp);
-        assert!(lanes[1] < all[0][0] / 2.0, "{all:?} %");
+        let lanes = middle(all.map(|[_, lanes]| lanes));
+        assert!(lanes < all[0][0] / 2.0, "{all:?} %");
     }
 
     #[test]

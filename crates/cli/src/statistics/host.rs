@@ -15,15 +15,21 @@ use std::time::Duration;
 pub(crate) fn values(pattern: &str) -> Result<Vec<(String, Value)>, String> {
     let mut all = Vec::new();
     for pattern in expand_braces(pattern) {
-        for answer in all_answers(&Request::GetValues { pattern })? {
-            match answer {
-                Answer::Values(values) => all.extend(values),
-                Answer::Error { text, .. } => return Err(text),
-                _ => {}
-            }
-        }
+        add_values(&mut all, all_answers(&Request::GetValues { pattern })?)?;
     }
     Ok(all)
+}
+
+/// Adds the values of these answers. Fails if one is an error.
+fn add_values(all: &mut impl Extend<(String, Value)>, answers: Vec<Answer>) -> Result<(), String> {
+    for answer in answers {
+        match answer {
+            Answer::Values(values) => all.extend(values),
+            Answer::Error { text, .. } => return Err(text),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Time for which a command that looks again and again waits for each answer of a server.
@@ -32,8 +38,8 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 const WATCH_TIMEOUT_OF_MOUNTS: Duration = Duration::from_secs(1);
 
 /// Values of the parameters that match one of the patterns, for each process of this host, and the servers that do not answer, with the
-/// reason. A mount that does not answer is left out, because it serves nobody: if others wait for it, servers show that. Fails if no
-/// process runs.
+/// reason. A mount that does not answer is left out, because it is no server; the servers show whether somebody waits for it. Fails if no
+/// process answers.
 pub(crate) fn values_by_process(patterns: &[&str]) -> Result<(Vec<Values>, BTreeMap<String, String>), String> {
     let limit = |socket: &PathBuf| if is_mount(socket) { WATCH_TIMEOUT_OF_MOUNTS } else { WATCH_TIMEOUT };
     let (processes, mut silent) = values_of(&rundir::live_sockets(), patterns, limit)?;
@@ -62,7 +68,11 @@ fn values_of(
     let outcomes = side_by_side(sockets, |socket| ask_within(socket, &requests, limit(socket)));
     for (socket, outcome) in sockets.iter().zip(outcomes) {
         match outcome {
-            Ok(answers) => processes.push(merged(answers)?),
+            Ok(answers) => {
+                let mut values = Values::new();
+                add_values(&mut values, answers)?;
+                processes.push(values);
+            }
             Err(e) if is_silence(&e) => {
                 let (name, seconds) = (name_of(socket), limit(socket).as_secs());
                 silent.insert(socket.clone(), format!("the process {name} has not answered for {seconds} s"));
@@ -71,18 +81,6 @@ fn values_of(
         }
     }
     Ok((processes, silent))
-}
-
-fn merged(answers: Vec<Answer>) -> Result<Values, String> {
-    let mut all = Values::new();
-    for answer in answers {
-        match answer {
-            Answer::Values(values) => all.extend(values),
-            Answer::Error { text, .. } => return Err(text),
-            _ => {}
-        }
-    }
-    Ok(all)
 }
 
 /// Clears the statistics with this name in every process that has them.

@@ -144,6 +144,15 @@ fn one_directory_is_named_if_most_changes_of_a_crowded_mdt_are_there() {
     assert_eq!(found(vec![mdt(&[("[0x1:0x2:0x0]", 2000.0), ("[0x1:0x3:0x0]", 2000.0)])]), []);
 }
 
+/// A target's own word that it is full is not a disease of its own.
+#[test]
+fn a_target_that_says_that_it_is_full_is_named_once() {
+    let with_health = |health: &str| Target { health: health.into(), size: 1e6, available: 900.0, ..target(&[]) };
+    assert_eq!(found(vec![with_health("it is full: no space for data is left")]), [("full", "a-OST0000".to_owned())]);
+    let failed = found(vec![with_health("it has stopped, its log says why")]);
+    assert_eq!(failed.first(), Some(&("unhealthy", "a-OST0000".to_owned())));
+}
+
 /// The whole count of a directory was once taken for its changes in the span when it came into the list of the busiest.
 #[test]
 fn a_directory_that_comes_into_a_full_list_is_not_busy_for_that() {

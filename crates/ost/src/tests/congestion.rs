@@ -165,7 +165,7 @@ fn what_cannot_be_done_in_time_comes_again_later() {
         let again = answers.iter().filter(|answer| **answer == Err(Errno::EAGAIN)).count();
         assert_eq!((again, answers.iter().filter(|answer| answer.is_ok()).count()), (7, 1));
         assert_eq!(shown("handed_back"), 7);
-        // It has been told how long requests take.
+        // The replies have told the client how long requests take.
         assert!(client.write(fid, 0, &[7; 4096]).await.is_ok());
     });
 }

@@ -2,7 +2,7 @@
 //!
 //! Where an administrator has stated a bound of latency, the clients that take part share what the target moves within it. Otherwise
 //! each has a *turn*: as many bytes as the device needs in sequence to be about as fast as it can be. The turn is found by trying:
-//! twice as long as long as that makes the target faster, half as long as long as that costs nothing. Requests wait in the scheduler
+//! half as long as long as that costs next to nothing, twice as long as long as that makes the target faster. Requests wait in the scheduler
 //! by turns ([`crate::nrs`]), so that a client's window is one sequence for the device, and a request waits for one window of
 //! everybody else. A few clients get more than that: as long as all together wait for little, each keeps the device and the network busy.
 //!
@@ -22,24 +22,25 @@ pub(crate) const COST_MIN: u64 = 64 << 10;
 
 /// The part of the bound that is shared out. Shares are not exact: requests are whole, and the rate wavers.
 const SHARED_PERCENT: u32 = 95;
-/// The shortest and the longest turn.
+/// The largest window.
+const WINDOW_MAX: u64 = 64 << 20;
+/// The shortest and the longest turn. The longest comes first: it is right for a disk, and on flash it costs little until a shorter one is
+/// found.
 const TURN_MIN: u64 = 1 << 20;
-const TURN_MAX: u64 = 64 << 20;
-/// The first turn: right for a disk, and on flash it costs little until a shorter one is found.
-const TURN_FIRST: u64 = 16 << 20;
-/// Without a bound, few clients share at least this much: what Lustre's defaults allow one client, 8 requests of 4 MiB. It keeps device,
-/// network and checksums busy at once, which short turns of a single client would not.
-const TOGETHER_MIN: u64 = 32 << 20;
+const TURN_MAX: u64 = 32 << 20;
+/// Without a bound, few clients share at least this much, which a disk moves in a second or two. It keeps device, network and checksums
+/// busy at once, which short turns of a single client would not.
+const TOGETHER_MIN: u64 = 256 << 20;
 /// The device always has so many bytes to do, or so much as it does in this time, and never fewer requests than these.
-const AT_DEVICE_MIN: u64 = 16 << 20;
+const AT_DEVICE_MIN: u64 = 8 << 20;
 const AT_DEVICE_TIME: Duration = Duration::from_millis(100);
 const AT_DEVICE_REQUESTS_MIN: f64 = 8.0;
 /// A turn twice as long is worth its latency if the target is faster by so many hundredths.
-const WORTH_PERCENT: f64 = 3.0;
+const WORTH_PERCENT: f64 = 2.0;
 /// The shortest trial of a turn.
 const TRIAL: Duration = Duration::from_secs(4);
 /// A trial lasts for so many rounds of all clients, because the requests of the round before still have their old windows.
-const TRIAL_ROUNDS: f64 = 2.0;
+const TRIAL_ROUNDS: f64 = 4.0;
 /// A turn that is right is tried against its neighbours after so many trials.
 const SETTLED_TRIALS: u32 = 16;
 
@@ -81,13 +82,13 @@ struct Trial {
 
 impl Default for Nacre {
     fn default() -> Nacre {
-        Nacre { turn: TURN_FIRST, turn_before: TURN_FIRST, search: Search::Begin, trial: Trial::default() }
+        Nacre { turn: TURN_MAX, turn_before: TURN_MAX, search: Search::Begin, trial: Trial::default() }
     }
 }
 
 /// The window of one of so many clients, where no bound is stated.
 fn window_of(turn: u64, clients: u64) -> u64 {
-    turn.max(TOGETHER_MIN / clients)
+    turn.max((TOGETHER_MIN / clients).min(WINDOW_MAX))
 }
 
 /// How many requests are to run at once; none before enough is known. Where requests spend most of their time elsewhere, as while their data
@@ -110,7 +111,7 @@ impl Nacre {
             (Some(_), None) => COST_MIN,
             (Some(bound), Some(rate)) => {
                 let all = rate * bound.as_secs_f64() * f64::from(SHARED_PERCENT) / 100.0;
-                (all as u64 / clients).min(TURN_MAX)
+                (all as u64 / clients).min(WINDOW_MAX)
             }
             (None, _) => window_of(self.turn, clients),
         };
@@ -208,20 +209,21 @@ mod tests {
 
     #[test]
     fn a_turn_is_as_long_as_the_device_needs() {
-        assert_eq!(search(0.0046, 190e6).0, 16, "a disk: 32 MiB would be 2 % faster");
-        assert_eq!(search(0.1, 190e6).0, 64, "a seek of 100 ms");
+        assert_eq!(search(0.0046, 190e6).0, 32, "a disk: 16 MiB would be 2.5 % slower");
+        assert_eq!(search(0.002, 190e6).0, 16, "a faster one");
+        assert_eq!(search(0.1, 190e6).0, 32, "a seek of 100 ms: no turn is longer");
         assert_eq!(search(0.0, 3e9).0, 1, "flash");
         assert!(search(0.0, 3e9).1 < 8);
     }
 
     #[test]
     fn a_turn_does_not_become_shorter_by_many_small_losses() {
-        let mut nacre = Nacre { turn: 32 * MIB, search: Search::Settled { trials: 0 }, ..Nacre::default() };
-        // Each half is 2 % slower; of 4 % it would be too much.
+        let mut nacre = Nacre { turn: 16 * MIB, search: Search::Settled { trials: 0 }, ..Nacre::default() };
+        // Each half is 1.5 % slower; of 3 % it would be too much.
         while !matches!(nacre.search, Search::Settled { trials: 1.. }) {
-            nacre.decide(1e8 * 0.98f64.powf(6.0 - (nacre.turn as f64 / MIB as f64).log2()));
+            nacre.decide(1e8 * 0.985f64.powf(5.0 - (nacre.turn as f64 / MIB as f64).log2()));
         }
-        assert_eq!(nacre.turn, 16 * MIB);
+        assert_eq!(nacre.turn, 8 * MIB);
     }
 
     #[test]
@@ -232,7 +234,7 @@ mod tests {
             (0..clients).for_each(|client| load.handle_arrival(client, Credits::default(), Time::ZERO));
             nacre.grant(&load, None).bytes / MIB
         };
-        assert_eq!([1, 2, 8, 32, 1000].map(granted), [32, 16, 4, 1, 1]);
+        assert_eq!([1, 2, 8, 64, 1000].map(granted), [64, 64, 32, 4, 1]);
     }
 
     #[test]
@@ -245,10 +247,10 @@ mod tests {
             at_once(&load).unwrap()
         };
         assert_eq!(most(180 * MIB, MIB, 1.0), 18, "a disk");
-        assert_eq!(most(60 * MIB, MIB, 1.0), 16, "a slow one");
+        assert_eq!(most(60 * MIB, MIB, 1.0), 8, "a slow one");
         assert_eq!(most(60 * MIB, 4 * MIB, 1.0), 8, "few requests, but so many");
         assert_eq!(most(2000 * MIB, MIB, 0.5), 400, "flash, and as much time on the network");
-        assert_eq!(most(60 * MIB, MIB, 0.01), 1600, "a network that is far slower than the disk");
+        assert_eq!(most(60 * MIB, MIB, 0.01), 800, "a network that is far slower than the disk");
         assert_eq!(at_once(&Load::default()), None);
     }
 
@@ -258,21 +260,21 @@ mod tests {
             let (mut nacre, mut load) = (Nacre::default(), Load::default());
             (0..clients).for_each(|client| load.handle_arrival(client, Credits::default(), Time::ZERO));
             load.rate.cost_per_second = Some(1e8);
-            for second in 0..1000 {
+            for second in 0..2000 {
                 load.rate.all_finished += 100_000_000;
                 load.rate.all_busy += Duration::from_secs(1);
                 nacre.handle_time(&load, bound, Time::from_secs(second));
             }
             nacre.turn / MIB
         };
-        assert_eq!(turn_after(64, None), 1, "no turn is slower than another");
-        assert_eq!(turn_after(1, None), 16, "a client alone has 32 MiB in any case");
-        assert_eq!(turn_after(64, Some(Duration::from_secs(4))), 16);
+        assert_eq!(turn_after(256, None), 1, "no turn is slower than another");
+        assert_eq!(turn_after(1, None), 32, "a client alone has 64 MiB in any case");
+        assert_eq!(turn_after(256, Some(Duration::from_secs(4))), 32);
     }
 
     #[test]
     fn a_turn_is_tried_again_after_a_while() {
-        let mut nacre = Nacre { search: Search::Settled { trials: 1 }, ..Nacre::default() };
+        let mut nacre = Nacre { turn: 16 * MIB, search: Search::Settled { trials: 1 }, ..Nacre::default() };
         let turns: Vec<u64> = (0..3)
             .map(|_| {
                 nacre.decide(1e8);

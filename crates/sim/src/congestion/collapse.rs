@@ -7,8 +7,8 @@
 //! schedulers, the OST and its disk are the production code as in all other rows. A request whose client has given up costs the OST no time
 //! of its disk, unless its data was fetched before: as in Lustre, where a client withdraws the data with the request.
 
-use super::{Control, FILE_BYTES, RECORD, Sample, ZEROES, constants::LIMIT, create, keep_writing, sleep_to_second};
-use crate::cluster::{Cluster, Server, run};
+use super::{Control, FILE_BYTES, RECORD, Sample, ZEROES, create, keep_writing, sleep_to_second};
+use crate::cluster::{Cluster, Server};
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nacre_base::{Payload, TargetKind, Uuid};
@@ -89,8 +89,7 @@ pub(super) struct Measured {
 /// Takes one measurement. Returns the hash of all events, too. Panics if the simulation hangs.
 pub(super) fn measure(seed: u64, control: Control, load: Load) -> Result<(Measured, u64), String> {
     let builder = super::builder(seed, control, load.clients);
-    let (result, stats) = run(seed, LIMIT, builder, move |cluster| async move { work(cluster, control, load).await });
-    Ok((result?, stats.trace))
+    super::run_row(seed, builder, move |cluster| async move { work(cluster, control, load).await })
 }
 
 /// What the clients count, all together.

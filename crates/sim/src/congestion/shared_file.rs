@@ -1,8 +1,8 @@
 //! The paper's experiment with several OSSs: one file, striped over 32 OSTs, of which each client writes a part of its own and syncs it.
 //! Rates are those of all OSTs together, latencies those of all requests to any of them.
 
-use super::{Control, DISPATCH, Latencies, RECORD, constants::LIMIT, oss, watched, write_file};
-use crate::cluster::{Cluster, run};
+use super::{Control, DISPATCH, Latencies, RECORD, oss, watched, write_file};
+use crate::cluster::Cluster;
 use futures_util::future::try_join_all;
 use nacre_client::RpcCounts;
 use nacre_client::open_flags::{O_CREAT, O_EXCL, O_RDWR};
@@ -58,8 +58,7 @@ pub(super) struct Measured {
 /// Takes one measurement. Returns the hash of all events, too. Panics if the simulation hangs.
 pub(super) fn measure(seed: u64, control: Control, size: Size) -> Result<(Measured, u64), String> {
     let builder = super::builder(seed, control, size.clients).oss(size.osts);
-    let (result, stats) = run(seed, LIMIT, builder, move |cluster| async move { work(&cluster, control, size).await });
-    Ok((result?, stats.trace))
+    super::run_row(seed, builder, move |cluster| async move { work(&cluster, control, size).await })
 }
 
 async fn work(cluster: &Arc<Cluster>, control: Control, size: Size) -> Result<Measured, String> {

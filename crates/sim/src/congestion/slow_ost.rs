@@ -2,8 +2,8 @@
 //! disk of one becomes slower, and how long do requests take at that one? The windows of a client are one for each OST, so that the others
 //! need not suffer. (A file that is striped over all OSTs is written at the speed of the slowest: its program waits, whatever windows are.)
 
-use super::{Control, Latencies, RECORD, Sample, constants::LIMIT, keep_writing, oss, settled_after, watched};
-use crate::cluster::{Cluster, Server, run};
+use super::{Control, Latencies, RECORD, Sample, keep_writing, oss, settled_after, watched};
+use crate::cluster::{Cluster, Server};
 use nacre_base::OstIndex;
 use nacre_client::open_flags::{O_CREAT, O_EXCL, O_RDWR};
 use nacre_experiment::{Constant, ConstantKind, Figure};
@@ -56,8 +56,7 @@ pub(super) struct Measured {
 /// Takes one measurement. Returns the hash of all events, too. Panics if the simulation hangs.
 pub(super) fn measure(seed: u64, control: Control, size: Size) -> Result<(Measured, u64), String> {
     let builder = super::builder(seed, control, size.clients).oss(size.osts);
-    let (result, stats) = run(seed, LIMIT, builder, move |cluster| async move { work(&cluster, control, size).await });
-    Ok((result?, stats.trace))
+    super::run_row(seed, builder, move |cluster| async move { work(&cluster, control, size).await })
 }
 
 async fn work(cluster: &Arc<Cluster>, control: Control, size: Size) -> Result<Measured, String> {

@@ -6,8 +6,8 @@
 
 use super::collapse::{self, Senders};
 use super::{Control, FILE_BYTES, RECORD, ZEROES, all_timeouts, constants, copying, create, sleep_to_second, write};
-use super::{settled_after, shared_file, slow_ost};
-use crate::cluster::{Cluster, Server, run};
+use super::{run_row, settled_after, shared_file, slow_ost};
+use crate::cluster::{Cluster, Server};
 use crate::experiment::{self, Traces};
 use nacre_base::param::value::Value;
 use nacre_base::{Part, Prng};
@@ -177,8 +177,8 @@ pub fn measure(seed: u64, row: Row) -> Result<Told, String> {
         _ => {
             let builder = super::builder(seed, control, row.story.clients() as u32);
             let story = move |cluster| async move { tell(cluster, row).await };
-            let (result, stats) = run(seed, constants::LIMIT, builder, story);
-            (figures(&row, Some(&result?)), stats.trace)
+            let (measured, trace) = run_row(seed, builder, story)?;
+            (figures(&row, Some(&measured)), trace)
         }
     };
     Ok(Told { figures, trace })
@@ -214,7 +214,7 @@ pub fn small_alone(seed: u64) -> Result<(f64, f64), String> {
         cluster.rt().sleep(second * 10).await;
         Ok(measured)
     };
-    run(seed, constants::LIMIT, builder, story).0
+    run_row(seed, builder, story).map(|(measured, _)| measured)
 }
 
 async fn tell(cluster: Arc<Cluster>, row: Row) -> Result<Measured, String> {

@@ -3,6 +3,7 @@
 pub(crate) mod away;
 pub(crate) mod cache;
 pub(crate) mod config;
+pub(crate) mod congestion;
 pub(crate) mod crash_points;
 pub(crate) mod culprits;
 pub(crate) mod doors;
@@ -57,6 +58,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(failover::all());
     all.extend(waits::all());
     all.extend(culprits::all());
+    all.extend(congestion::all());
     all.extend(away::all());
     all.extend(up::all());
     all.extend(fsck::all());

@@ -250,7 +250,7 @@ impl Live<'_> {
                 for line in &lines {
                     small_ms.extend(small_ms_of(line)?);
                 }
-            } else {
+            } else if second as f64 + 1.0 > settle {
                 before = self.served()?;
             }
         }

@@ -1,6 +1,7 @@
 //! Windows that the MDT grants: how many changes wait there when clients want more than it can do.
 
 use super::cluster::*;
+use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::param::value::Value;
 use nacre_base::{Errno, Fid};
 use nacre_osd::mem::MemOptions;
@@ -75,20 +76,27 @@ fn changes_wait_at_the_mdt_for_no_longer_than_its_bound() {
     });
 }
 
-/// A request that others wait for, or that frees something, is sent whatever the window.
+/// While a change fills a window of one request, another request waits for it if it keeps to the window, and only then.
 #[test]
 fn requests_outside_of_the_window_do_not_wait_for_it() {
     run(|rt| async move {
-        let storage = MemOptions { turn: CHANGE * 1000, ..MemOptions::default() };
-        let cluster = Cluster::start_on(&rt, 1, storage).await;
+        let cluster = Cluster::start(&rt, 1).await;
         let client = cluster.client(1);
-        client.getattr(Fid::ROOT).await.unwrap();
-        set(&cluster, "congestion_control", "fix:1");
-        let [first, second] = [(); 2].map(|()| client.start(|c| async move { c.set_mode(Fid::ROOT).await.map(drop) }));
+        let other = client.mkdir(Fid::ROOT, "other").await.unwrap().attr.fid;
+        // Nobody has sent a request within a window yet, and so the window is that of a client that has just connected.
+        cluster.faults.arm("mdt.reint.before_reply", Fault::once(FaultAction::Delay(secs(10))));
+        let change = client.start(|c| async move { c.set_mode(Fid::ROOT).await.map(drop) });
         rt.sleep(secs(1)).await;
-        client.getattr(Fid::ROOT).await.unwrap();
-        for change in [first, second] {
-            assert_eq!(change.await.unwrap(), Ok(()));
-        }
+        let [mut inside, mut outside] = [true, false].map(|windowed| {
+            let options = CallOptions { windowed, ..CallOptions::default() };
+            let body = Getattr { fid: other, ..Getattr::default() };
+            client
+                .start(|c| async move { c.import.call::<AttrReply>(Opcode::MdsGetattr, &body, options).await.is_ok() })
+        });
+        rt.sleep(secs(1)).await;
+        assert_eq!(outside.try_recv(), Ok(true));
+        assert!(inside.try_recv().is_err(), "the change takes 10 s");
+        assert_eq!(change.await.unwrap(), Ok(()));
+        assert!(inside.await.unwrap());
     });
 }
