@@ -8,7 +8,8 @@
 //! Under `turns`, a client with nothing waiting goes before all others of the round, as long as what it has in a round, and had in the one
 //! before, is no more than half of what owners have on average. So a program that writes little now and then does not wait for
 //! programs that always have more to write. Their clients do not go first, although a client whose whole window runs has nothing
-//! waiting either: the requests that it sends next would run one by one, and not in the order of their offsets.
+//! waiting either: the requests that it sends next would run one by one, and not in the order of their offsets. All that goes first in a
+//! round is no more than half of the round before, so that a crowd that comes at once does not hold up those who are waiting.
 
 use super::classified::{Classified, Place};
 use super::policy::{Batches, Policy};
@@ -28,6 +29,8 @@ pub(super) struct Waiting<T> {
     served_owners: u64,
     /// Half of the cost of an owner's requests in the round before, on average.
     share: u64,
+    /// Cost of the requests that may still go first in this round.
+    first_left: u64,
     next_batch: u64,
     next_arrival: u64,
 }
@@ -97,14 +100,17 @@ const FIRST: u64 = 0;
 const BYTES_MIN: u64 = 64 << 10;
 /// Bytes that a client may have first in a round even if others have little.
 const SHARE_MIN: u64 = 4 * BYTES_MIN;
+/// Bytes that all clients may have first in a round even if the round before was short.
+const FIRST_MIN: u64 = 64 << 20;
 /// Owners without requests are forgotten when there are so many more than those with requests.
 const IDLE_OWNERS_MAX: usize = 1024;
 
 impl<T: Classified> Waiting<T> {
     pub(super) fn new(order: Batches) -> Waiting<T> {
         let (requests, owners) = Default::default();
-        let (round, served, served_owners, share) = (0, 0, 0, SHARE_MIN);
-        Waiting { order, requests, owners, round, served, served_owners, share, next_batch: FIRST + 1, next_arrival: 0 }
+        let (round, served, served_owners, share, first_left) = (0, 0, 0, SHARE_MIN, FIRST_MIN);
+        let (next_batch, next_arrival) = (FIRST + 1, 0);
+        Waiting { order, requests, owners, round, served, served_owners, share, first_left, next_batch, next_arrival }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -162,7 +168,7 @@ impl<T: Classified> Waiting<T> {
             let ran = known.map_or_else(Rounds::default, |batch| batch.ran);
             // Each round has one batch of an owner.
             let next = known.map_or(round, |batch| round.max(batch.round + 1));
-            let may_be_first = self.order.policy == Policy::Turns && waiting == 0;
+            let may_be_first = self.order.policy == Policy::Turns && waiting == 0 && cost <= self.first_left;
             let Rounds { had, before, .. } = ran.at(round);
             let rest = if before <= self.share { self.share.saturating_sub(had) } else { 0 };
             if may_be_first && next == round {
@@ -175,6 +181,9 @@ impl<T: Classified> Waiting<T> {
         });
         batch.left = batch.left.saturating_sub(cost);
         batch.waiting += 1;
+        if batch.number == FIRST {
+            self.first_left = self.first_left.saturating_sub(cost);
+        }
         self.owners.insert(owner, batch);
         let arrival = self.next_arrival;
         self.next_arrival += 1;
@@ -187,6 +196,7 @@ impl<T: Classified> Waiting<T> {
         assert!(key.round >= self.round, "round {} after round {}", key.round, self.round);
         if key.round > self.round {
             self.share = (self.served / self.served_owners.max(1) / 2).max(SHARE_MIN);
+            self.first_left = (self.served / 2).max(FIRST_MIN);
             (self.round, self.served, self.served_owners) = (key.round, 0, 0);
             self.forget_idle();
         }
@@ -322,6 +332,22 @@ mod tests {
         let rest = order(&mut waiting);
         let place = |of: (u32, u64)| rest.iter().position(|one| *one == of).unwrap();
         assert!(place((3, 23)) < place((9, 6)), "{rest:?}");
+    }
+
+    #[test]
+    fn a_crowd_that_comes_at_once_goes_first_for_half_a_round_only() {
+        let mut waiting = with_turn(Policy::Turns, 100);
+        for client in 1..=3 {
+            (0..200).for_each(|n| waiting.push(Write(client, client, n)));
+        }
+        (0..301).for_each(|_| drop(waiting.pop()));
+        // The round that has begun is as long as the one before: 300 MiB.
+        (1000..1400).for_each(|client| waiting.push(Write(client, client, 0)));
+        let clients: Vec<u32> = (0..699).map(|_| waiting.pop().unwrap().0).collect();
+        let is_of_crowd = |client: &u32| *client >= 1000;
+        assert_eq!(clients.iter().take_while(|client| is_of_crowd(client)).count(), 150);
+        assert_eq!(clients[150..449].iter().filter(|client| is_of_crowd(client)).count(), 0);
+        assert_eq!(clients[449..].iter().filter(|client| is_of_crowd(client)).count(), 250);
     }
 
     /// Client 9 may have half a turn first, however large a request was said to be that ran in the round before.

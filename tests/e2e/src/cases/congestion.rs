@@ -15,7 +15,8 @@ fn live(env: &Env) -> Outcome {
     let Some(main) = &env.cluster else { bail!("this case needs the product") };
     let usual = Plan { clients: 32, ..Plan::new(main.nacre()) };
     let plan = match env.profile {
-        Profile::Short => Plan { clients: 12, bound: 2, seconds: 8, ..usual },
+        // The published algorithm bounds nothing while fewer than 128 requests are under way, which take 2.2 s.
+        Profile::Short => Plan { clients: 12, bound: 3, seconds: 8, ..usual },
         Profile::Full => usual,
     };
     let root = env.local.join("congestion");
