@@ -9,7 +9,8 @@
 //! before, is no more than half of what owners have on average. So a program that writes little now and then does not wait for
 //! programs that always have more to write. Their clients do not go first, although a client whose whole window runs has nothing
 //! waiting either: the requests that it sends next would run one by one, and not in the order of their offsets. All that goes first in a
-//! round is no more than half of the round before, so that a crowd that comes at once does not hold up those who are waiting.
+//! round is no more than half of the round before, so that a crowd that comes at once does not hold up those who are waiting: the rest of it goes
+//! last in this round, and first in the next.
 
 use super::classified::{Classified, Place};
 use super::policy::{Batches, Policy};
@@ -96,6 +97,8 @@ impl Rounds {
 
 /// Batches that run before the others of their round: those of clients that had nothing waiting.
 const FIRST: u64 = 0;
+/// Batches that run after the others of their round: those that come when enough has gone first.
+const LAST: u64 = u64::MAX;
 /// Least bytes that count for a request where batches are limited by bytes.
 const BYTES_MIN: u64 = 64 << 10;
 /// Bytes that a client may have first in a round even if others have little.
@@ -168,20 +171,21 @@ impl<T: Classified> Waiting<T> {
             let ran = known.map_or_else(Rounds::default, |batch| batch.ran);
             // Each round has one batch of an owner.
             let next = known.map_or(round, |batch| round.max(batch.round + 1));
-            let may_be_first = self.order.policy == Policy::Turns && waiting == 0 && cost <= self.first_left;
+            let has_none = self.order.policy == Policy::Turns && waiting == 0;
             let Rounds { had, before, .. } = ran.at(round);
             let rest = if before <= self.share { self.share.saturating_sub(had) } else { 0 };
-            if may_be_first && next == round {
-                Batch { round, number: FIRST, left: quantum, waiting, ran }
-            } else if may_be_first && cost <= rest {
-                Batch { round, number: FIRST, left: rest, waiting, ran }
-            } else {
-                Batch { round: next, number, left: quantum, waiting, ran }
-            }
+            let (round, number, left) = match cost <= self.first_left {
+                true if has_none && next == round => (round, FIRST, quantum),
+                true if has_none && cost <= rest => (round, FIRST, rest),
+                false if has_none && next == round => (round, LAST, quantum),
+                false if has_none && cost <= rest => (next, FIRST, quantum),
+                _ => (next, number, quantum),
+            };
+            Batch { round, number, left, waiting, ran }
         });
         batch.left = batch.left.saturating_sub(cost);
         batch.waiting += 1;
-        if batch.number == FIRST {
+        if batch.number == FIRST && batch.round == round {
             self.first_left = self.first_left.saturating_sub(cost);
         }
         self.owners.insert(owner, batch);
