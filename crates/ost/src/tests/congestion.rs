@@ -104,7 +104,7 @@ answered: 100
 latency_ms: 319
 deviation_ms: 0
 longest_ms: 319
-turn_kb: 16384
+turn_kb: 32768
 handed_back: 0
 clients: 1
 windows:
