@@ -369,7 +369,8 @@ pub fn ask_within(socket: &Path, requests: &[Request], limit: Duration) -> io::R
     requests.iter().map(&mut answer).collect()
 }
 
-/// Connects within `limit`. A stopped process accepts no connection. The kernel keeps a few for it, and lets further connects wait.
+/// Connects to a process, and gives up after `limit`. A stopped process accepts no connections: the kernel queues a few, and blocks the callers
+/// that make further ones.
 fn connect(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
     let stream = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     stream.set_write_timeout(Some(limit))?;

@@ -153,7 +153,7 @@ impl<W: Classified> LaneService<W> {
         works.into_iter().for_each(|work| owner.clone().spawn_worker(work));
     }
 
-    /// Sets the timer for the next time at which a waiting request may use a slot that is free; sets none if there is no such time.
+    /// Sets the timer for the time at which a waiting request may next take a free slot, if there is such a time.
     fn arm(&self, state: MutexGuard<'_, LaneState<W>>) {
         let Some(at) = state.queue.wake_at() else { return };
         drop(state);

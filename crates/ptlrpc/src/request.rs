@@ -232,7 +232,8 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// A request arrives that its client has sent within its window, and for which it waits for so long. Fails if the request is to come again.
+    /// Counts a request that its client has sent within its window, and gives up after `client_waits`. Fails if the client is to send the request
+    /// again later.
     pub(crate) fn new(
         export: Arc<Export>,
         node: Arc<NodeCore>,

@@ -210,7 +210,7 @@ impl TargetEntry {
 
     /// The window of a client that connects.
     pub(crate) fn first_window(&self) -> Credits {
-        // A target that has just started has no engine yet, and all clients of the last time come back to it at once.
+        // A target that has just started has no engine yet, and all its clients reconnect at once.
         match self.congestion.get() {
             Some(congestion) => congestion.lock().first_window(),
             None => Congestion::default().first_window(),

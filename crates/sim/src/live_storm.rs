@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// The value in the middle. The seed decides when writes meet pings, by two or three hundredths of what is written.
+    /// The median. Dead times of single seeds differ by two or three percent, because the seed decides which writes meet pings.
     fn middle(mut of_seeds: [f64; 3]) -> f64 {
         of_seeds.sort_by(f64::total_cmp);
         of_seeds[1]

@@ -201,7 +201,7 @@ impl Setup {
             match topology {
                 Topology::Flat if extent == Extent::Full => {}
                 Topology::Flat => parts.push(part(&(DEFAULTS, &[Never, Aligned]))),
-                // To connect 17 million pairs takes minutes, so that all rows share a site.
+                // Connecting 17 million pairs takes minutes, so all rows share one site.
                 Topology::FineGrained if extent == Extent::Full => {
                     let rows = fine_grained.iter().flat_map(|tuned| part(tuned).rows).collect();
                     parts.push(Part { size: self.size, rows });

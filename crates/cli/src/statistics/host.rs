@@ -38,7 +38,7 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 const WATCH_TIMEOUT_OF_MOUNTS: Duration = Duration::from_secs(1);
 
 /// Values of the parameters that match one of the patterns, for each process of this host, and the servers that do not answer, with the
-/// reason. A mount that does not answer is left out, because it is no server; the servers show whether somebody waits for it. Fails if no
+/// reason. A mount that does not answer is left out: a mount serves nobody, and the servers show it if it keeps locks from others. Fails if no
 /// process answers.
 pub(crate) fn values_by_process(patterns: &[&str]) -> Result<(Vec<Values>, BTreeMap<String, String>), String> {
     let limit = |socket: &PathBuf| if is_mount(socket) { WATCH_TIMEOUT_OF_MOUNTS } else { WATCH_TIMEOUT };

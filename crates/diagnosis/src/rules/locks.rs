@@ -17,7 +17,7 @@ impl Seen<'_> {
         }
         let (client, resource, seconds) = (&longest.client, &longest.resource, longest.waited_for);
         let sentence = format!(
-            "{client} has not given back a lock on {resource} of {} for {seconds:.0} s, and others wait for it.",
+            "Others have waited for {seconds:.0} s for {client} to release its lock on {resource} of {}.",
             self.name
         );
         let evidence = vec![

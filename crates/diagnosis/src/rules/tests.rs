@@ -144,7 +144,7 @@ fn one_directory_is_named_if_most_changes_of_a_crowded_mdt_are_there() {
     assert_eq!(found(vec![mdt(&[("[0x1:0x2:0x0]", 2000.0), ("[0x1:0x3:0x0]", 2000.0)])]), []);
 }
 
-/// A target's own word that it is full is not a disease of its own.
+/// A full target also reports that it is unhealthy. That is the same fault, so only one finding names it.
 #[test]
 fn a_target_that_says_that_it_is_full_is_named_once() {
     let with_health = |health: &str| Target { health: health.into(), size: 1e6, available: 900.0, ..target(&[]) };

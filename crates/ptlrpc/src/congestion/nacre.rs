@@ -24,8 +24,8 @@ pub(crate) const COST_MIN: u64 = 64 << 10;
 const SHARED_PERCENT: u32 = 95;
 /// The largest window.
 const WINDOW_MAX: u64 = 64 << 20;
-/// The shortest and the longest turn. The longest comes first: it is right for a disk, and on flash it costs little until a shorter one is
-/// found.
+/// The shortest and the longest turn. The search begins with the longest, which is right for a disk, and costs little on flash until a shorter
+/// one is found.
 const TURN_MIN: u64 = 1 << 20;
 const TURN_MAX: u64 = 32 << 20;
 /// Without a bound, few clients share at least this much, which a disk moves in a second or two. It keeps device, network and checksums

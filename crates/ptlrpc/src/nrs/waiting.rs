@@ -73,6 +73,13 @@ struct Batch {
     ran: Rounds,
 }
 
+impl Batch {
+    /// True if the batch runs before the others of this round.
+    fn goes_first_in(&self, round: u64) -> bool {
+        self.number == FIRST && self.round == round
+    }
+}
+
 /// Cost of the requests of an owner that have run.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rounds {
@@ -161,37 +168,43 @@ impl<T: Classified> Waiting<T> {
     }
 
     fn key(&mut self, owner: Owner, cost: u64, place: Option<Place>) -> Key {
-        let (round, quantum) = (self.round, self.order.quantum());
         let known = self.owners.get(&owner).copied();
-        let joins = known.filter(|batch| batch.waiting > 0 && batch.left >= cost && batch.round >= round);
-        let mut batch = joins.unwrap_or_else(|| {
-            let number = self.next_batch;
-            self.next_batch += 1;
-            let waiting = known.map_or(0, |batch| batch.waiting);
-            let ran = known.map_or_else(Rounds::default, |batch| batch.ran);
-            // Each round has one batch of an owner.
-            let next = known.map_or(round, |batch| round.max(batch.round + 1));
-            let has_none = self.order.policy == Policy::Turns && waiting == 0;
-            let Rounds { had, before, .. } = ran.at(round);
-            let rest = if before <= self.share { self.share.saturating_sub(had) } else { 0 };
-            let (round, number, left) = match cost <= self.first_left {
-                true if has_none && next == round => (round, FIRST, quantum),
-                true if has_none && cost <= rest => (round, FIRST, rest),
-                false if has_none && next == round => (round, LAST, quantum),
-                false if has_none && cost <= rest => (next, FIRST, quantum),
-                _ => (next, number, quantum),
-            };
-            Batch { round, number, left, waiting, ran }
-        });
+        let fits = |batch: &Batch| batch.left >= cost && (cost <= self.first_left || !batch.goes_first_in(self.round));
+        let joins = known.filter(|batch| batch.waiting > 0 && batch.round >= self.round && fits(batch));
+        let mut batch = joins.unwrap_or_else(|| self.new_batch(known, cost));
         batch.left = batch.left.saturating_sub(cost);
         batch.waiting += 1;
-        if batch.number == FIRST && batch.round == round {
+        if batch.goes_first_in(self.round) {
             self.first_left = self.first_left.saturating_sub(cost);
         }
         self.owners.insert(owner, batch);
         let arrival = self.next_arrival;
         self.next_arrival += 1;
         Key { round: batch.round, batch: batch.number, place: place.map(|p| (p.object, p.offset)), arrival }
+    }
+
+    /// A batch that begins with a request of this cost. `known` is the owner's latest batch.
+    fn new_batch(&mut self, known: Option<Batch>, cost: u64) -> Batch {
+        let (round, number) = (self.round, self.next_batch);
+        self.next_batch += 1;
+        let (waiting, ran) = known.map_or_else(Default::default, |batch| (batch.waiting, batch.ran));
+        // Each round has one batch of an owner.
+        let next = known.map_or(round, |batch| round.max(batch.round + 1));
+        let in_order = Batch { round: next, number, left: self.order.quantum(), waiting, ran };
+        if self.order.policy != Policy::Turns || waiting > 0 {
+            return in_order;
+        }
+        let may_go_first = cost <= self.first_left;
+        if next == round {
+            return Batch { number: if may_go_first { FIRST } else { LAST }, ..in_order };
+        }
+        let Rounds { had, before, .. } = ran.at(round);
+        let rest = if before <= self.share { self.share.saturating_sub(had) } else { 0 };
+        match cost <= rest {
+            false => in_order,
+            true if may_go_first => Batch { round, number: FIRST, left: rest, ..in_order },
+            true => Batch { number: FIRST, left: self.share, ..in_order },
+        }
     }
 
     /// Takes the request whose turn it is.
@@ -338,20 +351,43 @@ mod tests {
         assert!(place((3, 23)) < place((9, 6)), "{rest:?}");
     }
 
-    #[test]
-    fn a_crowd_that_comes_at_once_goes_first_for_half_a_round_only() {
+    /// Three clients always have writes waiting. A round of 300 MiB has run, and the first write of the next one, of which 299 wait.
+    fn within_a_round() -> Waiting<Write> {
         let mut waiting = with_turn(Policy::Turns, 100);
         for client in 1..=3 {
-            (0..200).for_each(|n| waiting.push(Write(client, client, n)));
+            (0..300).for_each(|n| waiting.push(Write(client, client, n)));
         }
-        (0..301).for_each(|_| assert!(waiting.pop().is_some()));
-        // The round that has begun is as long as the one before: 300 MiB.
-        (1000..1400).for_each(|client| waiting.push(Write(client, client, 0)));
-        let clients: Vec<u32> = (0..699).map(|_| waiting.pop().unwrap().0).collect();
-        let is_of_crowd = |client: &u32| *client >= 1000;
-        assert_eq!(clients.iter().take_while(|client| is_of_crowd(client)).count(), 150);
-        assert_eq!(clients[150..449].iter().filter(|client| is_of_crowd(client)).count(), 0);
-        assert_eq!(clients[449..].iter().filter(|client| is_of_crowd(client)).count(), 250);
+        // Of the first client only so much went first when nothing was known of rounds.
+        let first_round = 64 + 100 + 100;
+        (0..first_round + 300 + 1).for_each(|_| assert!(waiting.pop().is_some()));
+        waiting
+    }
+
+    #[test]
+    fn of_a_crowd_that_comes_at_once_some_go_first_and_the_others_last() {
+        let mut waiting = within_a_round();
+        (1000..1400).rev().for_each(|client| waiting.push(Write(client, client, 0)));
+        let first: Vec<u32> = (0..150).map(|_| waiting.pop().unwrap().0).collect();
+        assert_eq!(first, (1250..1400).collect::<Vec<_>>(), "half of a round of 300 MiB");
+        // Nobody else may go first in this round, but this client has had little.
+        waiting.push(Write(1399, 1399, 1));
+        let rest = order(&mut waiting);
+        assert!(rest[..299].iter().all(|(client, _)| *client < 1000), "those who were waiting");
+        let last: Vec<u32> = rest[299..549].iter().map(|(client, _)| *client).collect();
+        assert_eq!((last, rest[549]), ((1000..1250).collect(), (1399, 1)), "by their places");
+    }
+
+    /// Requests that join a batch count, too.
+    #[test]
+    fn no_more_than_half_a_round_goes_first_however_much_each_client_sends() {
+        let mut waiting = within_a_round();
+        for client in [8, 9] {
+            (0..100).for_each(|n| waiting.push(Write(client, client, n)));
+        }
+        let order = order(&mut waiting);
+        let first: Vec<u32> = order.iter().map(|(client, _)| *client).take_while(|client| *client >= 8).collect();
+        let of = |client: u32| first.iter().filter(|first| **first == client).count();
+        assert_eq!((of(8), of(9)), (100, 50));
     }
 
     /// Client 9 may have half a turn first, however large a request was said to be that ran in the round before.

@@ -76,14 +76,15 @@ fn changes_wait_at_the_mdt_for_no_longer_than_its_bound() {
     });
 }
 
-/// While a change fills a window of one request, another request waits for it if it keeps to the window, and only then.
+/// A change fills the client's window of one request. A second request that keeps to the window waits until the change is answered; a request outside
+/// of the window is answered at once.
 #[test]
 fn requests_outside_of_the_window_do_not_wait_for_it() {
     run(|rt| async move {
         let cluster = Cluster::start(&rt, 1).await;
         let client = cluster.client(1);
         let other = client.mkdir(Fid::ROOT, "other").await.unwrap().attr.fid;
-        // Nobody has sent a request within a window yet, and so the window is that of a client that has just connected.
+        // The client still has the window of one request that the MDT granted when it connected.
         cluster.faults.arm("mdt.reint.before_reply", Fault::once(FaultAction::Delay(secs(10))));
         let change = client.start(|c| async move { c.set_mode(Fid::ROOT).await.map(drop) });
         rt.sleep(secs(1)).await;
