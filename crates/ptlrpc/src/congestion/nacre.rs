@@ -110,7 +110,10 @@ impl Nacre {
             // Before anything is known of the target, a bound allows one request.
             (Some(_), None) => COST_MIN,
             (Some(bound), Some(rate)) => {
-                let all = rate * bound.as_secs_f64() * f64::from(SHARED_PERCENT) / 100.0;
+                // Requests of windows that were larger are under way while clients join, or after the target has become slower. Smaller
+                // windows make up for them, so that those who join do not wait for much longer than the bound.
+                let within = bound.as_secs_f64() / load.drained().max(bound).as_secs_f64().max(f64::MIN_POSITIVE);
+                let all = rate * bound.as_secs_f64() * within * f64::from(SHARED_PERCENT) / 100.0;
                 (all as u64 / clients).min(WINDOW_MAX)
             }
             (None, _) => window_of(self.turn, clients),

@@ -9,7 +9,7 @@
 //! before, is no more than half of what owners have on average. So a program that writes little now and then does not wait for
 //! programs that always have more to write. Their clients do not go first, although a client whose whole window runs has nothing
 //! waiting either: the requests that it sends next would run one by one, and not in the order of their offsets. All that goes first in a
-//! round is no more than half of the round before, so that a crowd that comes at once does not hold up those who are waiting: the rest of it goes
+//! round is no more than a quarter of the round before, so that a crowd that comes at once does not hold up those who are waiting: the rest of it goes
 //! last in this round, and first in the next.
 
 use super::classified::{Classified, Place};
@@ -110,6 +110,8 @@ const LAST: u64 = u64::MAX;
 const BYTES_MIN: u64 = 64 << 10;
 /// Bytes that a client may have first in a round even if others have little.
 const SHARE_MIN: u64 = 4 * BYTES_MIN;
+/// All that goes first in a round is at most this part of the round before.
+const FIRST_PART: u64 = 4;
 /// Bytes that all clients may have first in a round even if the round before was short.
 const FIRST_MIN: u64 = 64 << 20;
 /// Owners without requests are forgotten when there are so many more than those with requests.
@@ -191,6 +193,12 @@ impl<T: Classified> Waiting<T> {
         // Each round has one batch of an owner.
         let next = known.map_or(round, |batch| round.max(batch.round + 1));
         let in_order = Batch { round: next, number, left: self.order.quantum(), waiting, ran };
+        if let Some(batch) = known.filter(|batch| waiting > 0 && batch.round > round && batch.number == FIRST) {
+            // What goes first in the next round is part of the turn there. The client has waited for a round by then, so the rest of its turn
+            // does not wait for another one.
+            let left = (self.order.quantum() + batch.left).saturating_sub(self.share);
+            return if cost <= left { Batch { round: batch.round, left, ..in_order } } else { in_order };
+        }
         if self.order.policy != Policy::Turns || waiting > 0 {
             return in_order;
         }
@@ -213,7 +221,7 @@ impl<T: Classified> Waiting<T> {
         assert!(key.round >= self.round, "round {} after round {}", key.round, self.round);
         if key.round > self.round {
             self.share = (self.served / self.served_owners.max(1) / 2).max(SHARE_MIN);
-            self.first_left = (self.served / 2).max(FIRST_MIN);
+            self.first_left = (self.served / FIRST_PART).max(FIRST_MIN);
             (self.round, self.served, self.served_owners) = (key.round, 0, 0);
             self.forget_idle();
         }
@@ -367,19 +375,41 @@ mod tests {
     fn of_a_crowd_that_comes_at_once_some_go_first_and_the_others_last() {
         let mut waiting = within_a_round();
         (1000..1400).rev().for_each(|client| waiting.push(Write(client, client, 0)));
-        let first: Vec<u32> = (0..150).map(|_| waiting.pop().unwrap().0).collect();
-        assert_eq!(first, (1250..1400).collect::<Vec<_>>(), "half of a round of 300 MiB");
+        let first: Vec<u32> = (0..75).map(|_| waiting.pop().unwrap().0).collect();
+        assert_eq!(first, (1325..1400).collect::<Vec<_>>(), "a quarter of a round of 300 MiB");
         // Nobody else may go first in this round, but this client has had little.
         waiting.push(Write(1399, 1399, 1));
         let rest = order(&mut waiting);
         assert!(rest[..299].iter().all(|(client, _)| *client < 1000), "those who were waiting");
-        let last: Vec<u32> = rest[299..549].iter().map(|(client, _)| *client).collect();
-        assert_eq!((last, rest[549]), ((1000..1250).collect(), (1399, 1)), "by their places");
+        let last: Vec<u32> = rest[299..624].iter().map(|(client, _)| *client).collect();
+        assert_eq!((last, rest[624]), ((1000..1325).collect(), (1399, 1)), "by their places");
+    }
+
+    /// Otherwise a part of what it sends would wait for two rounds.
+    #[test]
+    fn a_client_that_goes_first_in_the_next_round_has_the_rest_of_its_turn_there() {
+        let mut waiting = within_a_round();
+        for client in 1..=3 {
+            (300..600).for_each(|n| waiting.push(Write(client, client, n)));
+        }
+        (1000..1075).for_each(|client| waiting.push(Write(client, client, 0)));
+        assert!((0..75).all(|_| waiting.pop().unwrap().0 >= 1000));
+        waiting.push(Write(2000, 2000, 0));
+        assert!((0..299).all(|_| waiting.pop().unwrap().0 < 1000));
+        assert_eq!(waiting.pop(), Some(Write(2000, 2000, 0)), "last in its first round");
+        (1..101).for_each(|n| waiting.push(Write(2000, 2000, n)));
+        let order = order(&mut waiting);
+        let places: Vec<usize> = (0..order.len()).filter(|place| order[*place].0 == 2000).collect();
+        assert_eq!(
+            places,
+            (0..50).chain(350..400).collect::<Vec<_>>(),
+            "half of its turn first, and the rest after the others"
+        );
     }
 
     /// Requests that join a batch count, too.
     #[test]
-    fn no_more_than_half_a_round_goes_first_however_much_each_client_sends() {
+    fn no_more_than_a_quarter_of_a_round_goes_first_however_much_each_client_sends() {
         let mut waiting = within_a_round();
         for client in [8, 9] {
             (0..100).for_each(|n| waiting.push(Write(client, client, n)));
@@ -387,7 +417,7 @@ mod tests {
         let order = order(&mut waiting);
         let first: Vec<u32> = order.iter().map(|(client, _)| *client).take_while(|client| *client >= 8).collect();
         let of = |client: u32| first.iter().filter(|first| **first == client).count();
-        assert_eq!((of(8), of(9)), (100, 50));
+        assert_eq!((of(8), of(9)), (75, 0));
     }
 
     /// Client 9 may have half a turn first, however large a request was said to be that ran in the round before.
