@@ -106,9 +106,8 @@ impl Run {
     /// The link that the options describe.
     pub fn plan(&self) -> Result<Plan, BadValue> {
         if self.a.netns == self.b.netns {
-            let netns = &self.a.netns;
-            let why = "both ends are in it, and the kernel would not use the link between them; give each end a namespace of its own";
-            return Err(BadValue(format!("`{netns}` is no use: {why}")));
+            let why = "the kernel does not use a link within one namespace; give each end a namespace of its own";
+            return Err(BadValue(format!("`{}` is given for both ends, but {why}", self.a.netns)));
         }
         let both = Link {
             delay: self.rtt.map_or(self.delay, |rtt| rtt / 2),
@@ -131,7 +130,8 @@ THE LINK
   the packets before it and its own last bit. Then it is lost, or it arrives after
   the delay and the jitter. Lost packets have used the rate. Without a rate nothing
   waits, and nothing is dropped. Packets keep their order, so that jitter delays
-  most packets of a busy link by nearly its maximum.
+  most packets of a busy link by nearly its maximum. Do not raise the MTU of the
+  devices: longer packets would be cut off at 1,500 bytes.
 
 COMMANDS
   Lines on standard input change the link while it runs. Each is answered with
@@ -219,7 +219,7 @@ mod tests {
         assert!(plan("--rtt 11ms --delay 5ms").unwrap_err().contains("cannot be used with"));
         let same = ["wan-link", "--a", "east=10.9.0.1/24", "--b", "east=10.9.0.2/24"];
         let same = Args::try_parse_from(same).unwrap().run.unwrap().plan();
-        assert!(same.unwrap_err().to_string().contains("both ends are in it"));
+        assert!(same.unwrap_err().to_string().contains("for both ends"));
         assert!(plan("--reorder 1%").unwrap_err().contains("reordering needs jitter"));
         assert!(plan("--loss 1").unwrap_err().contains("the percent sign is missing"));
         assert!(plan("--rate fast").unwrap_err().contains("does not begin with a number"));

@@ -60,6 +60,8 @@ pub struct DirectionReport {
     pub inside: u64,
     /// As in [`Counters`].
     pub longest_queue_bytes: u64,
+    /// The limit of the queue, which tells what the bandwidth-delay product came to.
+    pub queue_limit_bytes: u64,
     /// As in [`Counters`].
     pub lateness: LatenessFigures,
     /// Packets that the sending device dropped, because the emulator did not read them in time. They are not in `packets_in`.
@@ -88,29 +90,6 @@ impl Counters {
     pub fn ended(&self) -> u64 {
         self.delivered + self.lost + self.dropped + self.refused + self.cut
     }
-
-    /// The part of a report that the engine knows.
-    pub fn report(&self, link: String, inside: u64) -> DirectionReport {
-        DirectionReport {
-            link,
-            packets_in: self.packets_in,
-            bytes_in: self.bytes_in,
-            packets_delivered: self.delivered,
-            bytes_delivered: self.bytes_delivered,
-            lost: self.lost,
-            dropped_by_queue: self.dropped,
-            refused: self.refused,
-            cut: self.cut,
-            reordered: self.reordered,
-            inside,
-            longest_queue_bytes: self.longest_queue_bytes,
-            lateness: self.lateness.figures(),
-            missed: 0,
-            not_written: 0,
-            sleeps: 0,
-            cpu_seconds: 0.0,
-        }
-    }
 }
 
 impl fmt::Display for Report {
@@ -131,6 +110,7 @@ impl fmt::Display for Report {
         row("reordered", &|d| number(d.reordered))?;
         row("still inside", &|d| number(d.inside))?;
         row("longest queue, bytes", &|d| number(d.longest_queue_bytes))?;
+        row("limit of the queue", &|d| number(d.queue_limit_bytes))?;
         row("late, mean, us", &|d| d.lateness.mean_us.to_string())?;
         row("late, 99 of 100, us", &|d| d.lateness.p99_us.to_string())?;
         row("late, at most, us", &|d| d.lateness.max_us.to_string())?;

@@ -13,7 +13,7 @@ mod pacer;
 #[cfg(test)]
 mod tests;
 
-use crate::counters::Counters;
+use crate::counters::{Counters, DirectionReport};
 use crate::link::Shape;
 use crate::store::{Place, Store};
 use crate::units::Rate;
@@ -89,6 +89,31 @@ impl Engine {
         &self.counters
     }
 
+    /// The counters as a report, in which those of the devices are zero. `link` is the text of the settings.
+    pub fn report(&self, link: String) -> DirectionReport {
+        let counters = &self.counters;
+        DirectionReport {
+            link,
+            packets_in: counters.packets_in,
+            bytes_in: counters.bytes_in,
+            packets_delivered: counters.delivered,
+            bytes_delivered: counters.bytes_delivered,
+            lost: counters.lost,
+            dropped_by_queue: counters.dropped,
+            refused: counters.refused,
+            cut: counters.cut,
+            reordered: counters.reordered,
+            inside: self.inside(),
+            longest_queue_bytes: counters.longest_queue_bytes,
+            queue_limit_bytes: self.shape.queue_max,
+            lateness: counters.lateness.figures(),
+            missed: 0,
+            not_written: 0,
+            sleeps: 0,
+            cpu_seconds: 0.0,
+        }
+    }
+
     /// Packets in the queue or on the line.
     pub fn inside(&self) -> u64 {
         (self.queue.len() + self.in_order.len() + self.overtakers.len()) as u64
@@ -124,7 +149,7 @@ impl Engine {
         first_due.into_iter().chain(first_departing.map(|departs| departs + self.shape.delay)).min()
     }
 
-    /// As [`Engine::next`], but for people who would rather come once for several packets: when the last packet is due that is due
+    /// As [`Engine::next`], but for a caller that prefers to come once for several packets: when the last packet is due that is due
     /// within `window` of the first one. A single packet is not kept waiting.
     pub fn next_batch(&mut self, now: Time, window: Duration) -> Option<Time> {
         let first = self.next(now)?;

@@ -29,8 +29,9 @@ fn main() -> ExitCode {
 
 fn join(run: &Run) -> Result<(), Failure> {
     let plan = run.plan().or_else(|error| usage(&error.to_string()))?;
-    // Before threads start, so that no signal ends the program without its counters.
-    let signals = sys::catch_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGUSR1]);
+    // Before threads start, so that no signal ends the program without its counters. SIGTTIN would stop a link that was started in
+    // the background as soon as somebody types.
+    let signals = sys::catch_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGTTIN]);
     let signals = signals.map_err(|error| Failure(format!("signals cannot be caught: {error}")))?;
     sys::stay_in_memory();
     let netns = [Netns::named(&plan.ends[0].netns)?, Netns::named(&plan.ends[1].netns)?];

@@ -127,8 +127,17 @@ fn nothing_stays_behind() {
 }
 
 #[test]
+fn a_deleted_device_ends_the_program() {
+    let Some(_turn) = is_able() else { return };
+    let mut bench = Bench::start(&[]);
+    bench.delete_device();
+    assert_eq!(bench.wait().code(), Some(1));
+    assert!(bench.error_line().contains("no longer carried"));
+}
+
+#[test]
 fn a_missing_namespace_is_explained() {
     let Some(_turn) = is_able() else { return };
-    let error = bench::refusal(&["--a", "nowhere-at-all=10.9.0.1/24", "--b", "nowhere-at-all=10.9.0.2/24"]);
+    let error = bench::refusal(&["--a", "nowhere-at-all=10.9.0.1/24", "--b", "nowhere-either=10.9.0.2/24"]);
     assert!(error.contains("no network namespace `nowhere-at-all`") && error.contains("ip netns add"), "{error}");
 }

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -71,13 +72,16 @@ impl Carrier {
         let of_thread = shared.clone();
         let run = move || {
             sys::be_prompt();
-            if let Err(error) = of_thread.carry() {
-                let name = of_thread.from.to_string();
-                *of_thread.failure.lock() = Some(Failure(format!(
-                    "packets from {name} can no longer be read: {error}; the device was deleted, or its namespace"
-                )));
-                ring(&of_thread.owners_bell);
-            }
+            // A panic must end the program as well, because a link that carries nothing looks like one that was cut.
+            let carried = panic::catch_unwind(AssertUnwindSafe(|| of_thread.carry()));
+            let why = match carried {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => format!("{error}; the device was deleted"),
+                Err(_) => "an assertion has failed, which is a bug of this program".to_owned(),
+            };
+            let failure = Failure(format!("packets from {} are no longer carried: {why}", of_thread.from));
+            *of_thread.failure.lock() = Some(failure);
+            ring(&of_thread.owners_bell);
         };
         let thread = thread::Builder::new().name("carrier".to_owned()).spawn(run);
         let thread = thread.tried(|| "starting a thread".to_owned())?;

@@ -96,6 +96,9 @@ pub fn measure(time: Duration) -> Result<Ceiling, Failure> {
         ends.store(true, Ordering::Relaxed);
         measured
     })?;
+    if let Some(failure) = wan.take_failure() {
+        return Err(failure);
+    }
     let seconds = (last.at - first.at).as_secs_f64();
     let percent = |first: Duration, last: Duration| (last - first).as_secs_f64() * 100.0 / seconds;
     let report = wan.report()?;

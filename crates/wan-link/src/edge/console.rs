@@ -49,6 +49,7 @@ pub fn attend(wan: &mut Wan, signals: &File, form: Form) -> Result<(), Failure> 
         if is_signalled {
             match sys::read_signal(signals).tried(|| "reading a signal".to_owned())? {
                 Some(libc::SIGUSR1) => form.print(&wan.report()?)?,
+                Some(libc::SIGTTIN) => {}
                 Some(_) => return form.print(&wan.report()?),
                 None => {}
             }
@@ -99,7 +100,12 @@ impl Lines {
     /// Reads what is there. Returns false at the end of the input.
     fn read(&mut self, stdin: &io::Stdin) -> Result<bool, Failure> {
         let mut bytes = [0; 4096];
-        match sys::read(stdin, &mut bytes).tried(|| "reading standard input".to_owned())? {
+        let read = match sys::read(stdin, &mut bytes) {
+            // The terminal belongs to another program, because this one was started in the background.
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => Some(0),
+            read => read.tried(|| "reading standard input".to_owned())?,
+        };
+        match read {
             Some(0) => Ok(false),
             Some(count) => {
                 self.unread.extend_from_slice(&bytes[..count]);

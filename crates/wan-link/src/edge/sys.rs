@@ -97,7 +97,7 @@ pub(crate) fn make_event() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// Keeps these signals from ending the process. They are read from the file instead, with [`read_signal`]. It must be called before
+/// Keeps these signals from ending the process. They are read from the file instead. It must be called before
 /// other threads start.
 pub fn catch_signals(signals: &[libc::c_int]) -> io::Result<File> {
     // SAFETY: sigset_t is plain data for which zero is a valid value.

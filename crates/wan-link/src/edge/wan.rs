@@ -74,7 +74,7 @@ impl Wan {
     pub fn report(&self) -> Result<Report, Failure> {
         let of = |at: usize| {
             let (carrier, link) = (&self.carriers[at], self.links[at].to_string());
-            let report = carrier.with_engine(|engine, _| engine.counters().report(link, engine.inside()));
+            let report = carrier.with_engine(|engine, _| engine.report(link));
             let missed = self.tuns[at].missed()?;
             let (not_written, sleeps) = (carrier.not_written(), carrier.sleeps());
             Ok(DirectionReport { missed, not_written, sleeps, cpu_seconds: carrier.cpu().as_secs_f64(), ..report })

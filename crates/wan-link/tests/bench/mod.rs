@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
@@ -100,8 +100,8 @@ impl Bench {
         assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, signal) }, 0);
     }
 
-    pub(crate) fn wait(&mut self) {
-        self.child.wait().unwrap();
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
     }
 
     /// Ends the emulator as an administrator does, and returns its counters.
@@ -111,6 +111,11 @@ impl Bench {
         let report = self.line();
         assert!(self.child.wait().unwrap().success());
         serde_json::from_str(&report).unwrap()
+    }
+
+    /// Takes the device at A away from the emulator.
+    pub(crate) fn delete_device(&self) {
+        assert!(ip(&["-n", &self.names[0], "link", "delete", "wan0"]).0);
     }
 
     /// The devices at A.
