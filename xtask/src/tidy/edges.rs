@@ -25,6 +25,7 @@ const EDGES: &[(&str, &str)] = &[
     ("crates/lnet/src/tests/tcp.rs", "tests of sockets"),
     ("crates/osd/src/disk/", "files, LMDB, io_uring and their threads"),
     ("crates/rt/src/production.rs", "tokio's clock, tasks and randomness"),
+    ("crates/wan-link/src/edge/", "TUN devices, network namespaces, threads, the clock, signals and standard input"),
     ("crates/sim/src/command.rs", "the real clock, and threads that run simulations side by side"),
 ];
 
