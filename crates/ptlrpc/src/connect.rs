@@ -12,6 +12,7 @@ use nacre_wire::connect::{ConnectData, ConnectReply, ConnectRequest, connect_fla
 use nacre_wire::header::flags;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Modify RPCs in flight if the server does not say how many it allows.
@@ -51,7 +52,10 @@ impl ImportShared {
             if !pause.is_zero() {
                 // Up to a quarter more, so that clients that lost a server together do not come back together.
                 let jitter = pause.mul_f64((self.node.rt.random() % 1024) as f64 / 4096.0);
+                self.node.pausing.fetch_add(1, Ordering::Relaxed);
                 let _ = self.node.rt.timeout(pause + jitter, self.attached.nudge().notified()).await;
+                let before = self.node.pausing.fetch_sub(1, Ordering::Relaxed);
+                assert!(before > 0, "{}: more pauses ended than began", self.target.label);
             }
         }
     }

@@ -303,7 +303,8 @@ impl NodeShared {
         }));
         let node = Arc::downgrade(self);
         self.core.lnet.register_reached(Arc::new(move |network| {
-            if let Some(node) = node.upgrade() {
+            // A node may have hundreds of gateways and imports, and each gateway that comes back says so.
+            if let Some(node) = node.upgrade().filter(|node| node.core.pausing.load(Ordering::Relaxed) > 0) {
                 node.imports().iter().for_each(|import| import.handle_reached(network));
             }
         }));

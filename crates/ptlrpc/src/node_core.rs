@@ -7,7 +7,7 @@ use crate::liveness::{Liveness, Renewals};
 use nacre_base::{Faults, Time};
 use nacre_lnet::Lnet;
 use nacre_rt::Rt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub(crate) struct NodeCore {
     pub(crate) asked_routers: OnceLock<Arc<Asked>>,
     /// Bytes of data that servers have answered and may still lose, over all imports.
     pub(crate) unstable: Arc<AtomicU64>,
+    /// Imports that pause between two attempts to connect.
+    pub(crate) pausing: AtomicUsize,
 }
 
 impl NodeCore {
@@ -40,8 +42,20 @@ impl NodeCore {
         let next_xid = AtomicU64::new(first_xid.max(1));
         let (deadlines, liveness, unstable) = (Deadlines::new(), Arc::default(), Arc::default());
         let at_min_secs = Arc::new(AtomicU64::new(AT_MIN.as_secs()));
-        let (renewals, asked_routers) = Default::default();
-        NodeCore { rt, lnet, faults, deadlines, next_xid, at_min_secs, liveness, renewals, asked_routers, unstable }
+        let (renewals, asked_routers, pausing) = Default::default();
+        NodeCore {
+            rt,
+            lnet,
+            faults,
+            deadlines,
+            next_xid,
+            at_min_secs,
+            liveness,
+            renewals,
+            asked_routers,
+            unstable,
+            pausing,
+        }
     }
 
     pub(crate) fn at_min(&self) -> Duration {

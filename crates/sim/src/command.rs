@@ -202,7 +202,7 @@ struct PingStormArgs {
     /// Routers; three OSSs share about four of them
     #[arg(long, default_value_t = 23)]
     routers: u32,
-    /// The paper's size, of 168 OSSs and 224 routers, and fewer rows, one part after the other: needs 28 GB of memory
+    /// The paper's size, of 168 OSSs and 224 routers, and fewer rows, one part after the other: needs 36 GB of memory
     /// and swap
     #[arg(long, conflicts_with_all = ["clients", "oss", "routers"])]
     full: bool,

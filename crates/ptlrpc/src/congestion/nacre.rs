@@ -241,6 +241,18 @@ mod tests {
     }
 
     #[test]
+    fn windows_are_smaller_while_more_is_under_way_than_the_bound_allows() {
+        let granted = |under_way: u32| {
+            let mut load = Load::default();
+            (0..10).for_each(|client| load.handle_arrival(client, Credits::default(), Time::ZERO));
+            (load.rate.cost_per_second, load.rate.mean_cost) = (Some((100 * MIB) as f64), MIB as f64);
+            load.under_way = under_way;
+            Nacre::default().grant(&load, Some(Duration::from_secs(4))).bytes / MIB
+        };
+        assert_eq!([10, 400, 500, 800].map(granted), [38, 38, 30, 19]);
+    }
+
+    #[test]
     fn the_device_has_what_it_needs_at_once() {
         let most = |rate: u64, bytes: u64, share: f64| {
             let mut load = Load::default();
