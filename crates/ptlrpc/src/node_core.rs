@@ -29,7 +29,7 @@ pub(crate) struct NodeCore {
     pub(crate) asked_routers: OnceLock<Arc<Asked>>,
     /// Bytes of data that servers have answered and may still lose, over all imports.
     pub(crate) unstable: Arc<AtomicU64>,
-    /// Imports that pause between two attempts to connect.
+    /// Imports that pause between two attempts to connect. It may be too high, if a task that paused was dropped.
     pub(crate) pausing: AtomicUsize,
 }
 

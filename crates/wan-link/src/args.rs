@@ -166,7 +166,9 @@ COUNTERS
 PRIORITY
   The two threads that carry packets run with real-time priority, because a busy
   machine would otherwise delay packets by milliseconds. A link without a rate may
-  take two whole processors.
+  take two whole processors. While the program runs, the machine's processors do not
+  sleep deeply (/dev/cpu_dma_latency), because waking one up takes a virtual machine
+  up to a millisecond.
 
 EXAMPLES
   A gigabit line with a round trip of 92 ms, between namespaces that exist:

@@ -1,20 +1,20 @@
-//! What the emulator counts, and the table of it.
+//! The emulator's counters, and the table that shows them.
 
-use crate::lateness::{Lateness, LatenessFigures};
+use crate::lateness::Lateness;
 use serde::Serialize;
 use std::fmt;
 
 /// Counters of the engine of one direction. Every packet that came in is in exactly one of delivered, lost, dropped, refused and
 /// cut, or still inside.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Counters {
-    /// Packets that were handed in, and their bytes.
+    /// Packets that were handed in.
     pub packets_in: u64,
-    /// Bytes of them.
+    /// Bytes of these packets.
     pub bytes_in: u64,
     /// Packets that arrived.
     pub delivered: u64,
-    /// Bytes of them.
+    /// Bytes of these packets.
     pub bytes_delivered: u64,
     /// Packets lost at random.
     pub lost: u64,
@@ -38,35 +38,16 @@ pub struct Counters {
 pub struct DirectionReport {
     /// The settings, in the form of the command line.
     pub link: String,
-    /// As in [`Counters`].
-    pub packets_in: u64,
-    /// As in [`Counters`].
-    pub bytes_in: u64,
-    /// As in [`Counters`].
-    pub packets_delivered: u64,
-    /// As in [`Counters`].
-    pub bytes_delivered: u64,
-    /// As in [`Counters`].
-    pub lost: u64,
-    /// As in [`Counters`].
-    pub dropped_by_queue: u64,
-    /// As in [`Counters`].
-    pub refused: u64,
-    /// As in [`Counters`].
-    pub cut: u64,
-    /// As in [`Counters`].
-    pub reordered: u64,
+    /// Counters of the engine.
+    #[serde(flatten)]
+    pub counters: Counters,
     /// Packets in the queue or in flight.
     pub inside: u64,
-    /// As in [`Counters`].
-    pub longest_queue_bytes: u64,
     /// The limit of the queue, which tells what the bandwidth-delay product came to.
     pub queue_limit_bytes: u64,
-    /// As in [`Counters`].
-    pub lateness: LatenessFigures,
     /// Packets that the sending device dropped, because the emulator did not read them in time. They are not in `packets_in`.
     pub missed: u64,
-    /// Packets that the receiving device did not take. They are in `packets_delivered`.
+    /// Packets that the receiving device did not take. They are in `delivered`.
     pub not_written: u64,
     /// Times that the emulator went to sleep.
     pub sleeps: u64,
@@ -100,21 +81,21 @@ impl fmt::Display for Report {
             writeln!(f, "{name:<24}{:>16}{:>16}", value(both[0]), value(both[1]))
         };
         let number = |n: u64| n.to_string();
-        row("packets in", &|d| number(d.packets_in))?;
-        row("bytes in", &|d| number(d.bytes_in))?;
-        row("packets delivered", &|d| number(d.packets_delivered))?;
-        row("bytes delivered", &|d| number(d.bytes_delivered))?;
-        row("lost", &|d| number(d.lost))?;
-        row("dropped by the queue", &|d| number(d.dropped_by_queue))?;
-        row("cut off", &|d| number(d.cut))?;
-        row("reordered", &|d| number(d.reordered))?;
+        row("packets in", &|d| number(d.counters.packets_in))?;
+        row("bytes in", &|d| number(d.counters.bytes_in))?;
+        row("packets delivered", &|d| number(d.counters.delivered))?;
+        row("bytes delivered", &|d| number(d.counters.bytes_delivered))?;
+        row("lost", &|d| number(d.counters.lost))?;
+        row("dropped by the queue", &|d| number(d.counters.dropped))?;
+        row("cut off", &|d| number(d.counters.cut))?;
+        row("reordered", &|d| number(d.counters.reordered))?;
         row("still inside", &|d| number(d.inside))?;
-        row("longest queue, bytes", &|d| number(d.longest_queue_bytes))?;
+        row("longest queue, bytes", &|d| number(d.counters.longest_queue_bytes))?;
         row("limit of the queue", &|d| number(d.queue_limit_bytes))?;
-        row("late, mean, us", &|d| d.lateness.mean_us.to_string())?;
-        row("late, 99 of 100, us", &|d| d.lateness.p99_us.to_string())?;
-        row("late, at most, us", &|d| d.lateness.max_us.to_string())?;
-        row("refused, no memory", &|d| number(d.refused))?;
+        row("late, mean, us", &|d| d.counters.lateness.figures().mean_us.to_string())?;
+        row("late, 99 of 100, us", &|d| d.counters.lateness.figures().p99_us.to_string())?;
+        row("late, at most, us", &|d| d.counters.lateness.figures().max_us.to_string())?;
+        row("refused, no memory", &|d| number(d.counters.refused))?;
         row("missed by the emulator", &|d| number(d.missed))?;
         row("not written", &|d| number(d.not_written))?;
         row("sleeps", &|d| number(d.sleeps))?;

@@ -13,7 +13,7 @@ mod pacer;
 #[cfg(test)]
 mod tests;
 
-use crate::counters::{Counters, DirectionReport};
+use crate::counters::Counters;
 use crate::link::Shape;
 use crate::store::{Place, Store};
 use crate::units::Rate;
@@ -55,11 +55,11 @@ struct Flight {
 /// What became of a packet that came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It is in the queue or on the line.
+    /// The packet is in the queue or on the line.
     Accepted,
-    /// The queue has no room for it.
+    /// The queue has no room for the packet.
     Dropped,
-    /// The emulator has no memory for it.
+    /// The emulator has no memory for the packet.
     Refused,
     /// The link is cut.
     Cut,
@@ -89,29 +89,9 @@ impl Engine {
         &self.counters
     }
 
-    /// The counters as a report, in which those of the devices are zero. `link` is the text of the settings.
-    pub fn report(&self, link: String) -> DirectionReport {
-        let counters = &self.counters;
-        DirectionReport {
-            link,
-            packets_in: counters.packets_in,
-            bytes_in: counters.bytes_in,
-            packets_delivered: counters.delivered,
-            bytes_delivered: counters.bytes_delivered,
-            lost: counters.lost,
-            dropped_by_queue: counters.dropped,
-            refused: counters.refused,
-            cut: counters.cut,
-            reordered: counters.reordered,
-            inside: self.inside(),
-            longest_queue_bytes: counters.longest_queue_bytes,
-            queue_limit_bytes: self.shape.queue_max,
-            lateness: counters.lateness.figures(),
-            missed: 0,
-            not_written: 0,
-            sleeps: 0,
-            cpu_seconds: 0.0,
-        }
+    /// Most bytes in the queue now.
+    pub fn queue_max(&self) -> u64 {
+        self.shape.queue_max
     }
 
     /// Packets in the queue or on the line.

@@ -30,7 +30,7 @@ pub struct Link {
 /// Limit of a queue, as it was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueueLimit {
-    /// What the rate carries in one round trip.
+    /// As many bytes as the rate carries in one round trip.
     #[default]
     BandwidthDelayProduct,
     /// So many bytes.

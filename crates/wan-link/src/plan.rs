@@ -21,7 +21,7 @@ pub struct Plan {
 /// One end of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// Name of the network namespace, or the path of a file that stands for it.
+    /// The network namespace: a name that `ip netns add` made, or the path of a file such as `/proc/7/ns/net`.
     pub netns: String,
     /// Addresses of the device. At least one.
     pub addresses: Vec<Address>,

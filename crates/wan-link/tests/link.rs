@@ -35,12 +35,11 @@ fn round_trips_take_the_delay() {
         let [first, median, last] = least_median_greatest(trips);
         println!("round trips of {expected} ms: {first:?} to {last:?}, median {median:?}");
         assert!(first >= Duration::from_millis(expected), "{first:?} is too early");
-        // Other programs that want the processors make some trips late, which says nothing of the link.
-        assert_near(first, Duration::from_millis(expected));
+        assert_near(median, Duration::from_millis(expected));
     }
     let report = bench.end();
     println!("late: {} {}", report["a_to_b"]["lateness"], report["b_to_a"]["lateness"]);
-    assert_eq!(number(&report, "a_to_b", "packets_delivered"), 2 * PINGS as u64, "nothing but the pings");
+    assert_eq!(number(&report, "a_to_b", "delivered"), 2 * PINGS as u64, "nothing but the pings");
 }
 
 #[test]
@@ -69,8 +68,8 @@ fn losses_are_counted() {
     let report = bench.end();
     let of = |key| number(&report, "a_to_b", key);
     assert_eq!(of("packets_in") + of("missed"), SENT, "{report}");
-    assert_eq!(of("packets_in"), of("packets_delivered") + of("lost"), "{report}");
-    assert_eq!(of("packets_delivered"), received, "{report}");
+    assert_eq!(of("packets_in"), of("delivered") + of("lost"), "{report}");
+    assert_eq!(of("delivered"), received, "{report}");
     // Two hundred are expected; the deviation is 14, and five of them never happen.
     assert!((130..270).contains(&of("lost")), "{report}");
 }

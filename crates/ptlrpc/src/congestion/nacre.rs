@@ -112,7 +112,7 @@ impl Nacre {
             (Some(bound), Some(rate)) => {
                 // Requests of windows that were larger are under way while clients join, or after the target has become slower. Smaller
                 // windows make up for them, so that those who join do not wait for much longer than the bound.
-                let within = bound.as_secs_f64() / load.drained().max(bound).as_secs_f64().max(f64::MIN_POSITIVE);
+                let within = bound.as_secs_f64() / load.drained().max(bound).as_secs_f64();
                 let all = rate * bound.as_secs_f64() * within * f64::from(SHARED_PERCENT) / 100.0;
                 (all as u64 / clients).min(WINDOW_MAX)
             }

@@ -10,7 +10,7 @@
 //! programs that always have more to write. Their clients do not go first, although a client whose whole window runs has nothing
 //! waiting either: the requests that it sends next would run one by one, and not in the order of their offsets. All that goes first in a
 //! round is no more than a quarter of the round before, so that a crowd that comes at once does not hold up those who are waiting: the rest of it goes
-//! last in this round, and first in the next.
+//! last in this round, and first in the next. There the owner has a second batch in its order, so that both together are one turn.
 
 use super::classified::{Classified, Place};
 use super::policy::{Batches, Policy};

@@ -117,7 +117,7 @@ fn moment(clock: &Clock, wan: &Wan, received: &AtomicU64) -> Result<Moment, Fail
     Ok(Moment {
         at: clock.now().since(nacre_base::Time::ZERO),
         bytes: received.load(Ordering::Relaxed),
-        packets: report.a_to_b.packets_delivered + report.b_to_a.packets_delivered,
+        packets: report.a_to_b.counters.delivered + report.b_to_a.counters.delivered,
         emulator_cpu: wan.cpu(),
         process_cpu: sys::process_cpu(),
     })

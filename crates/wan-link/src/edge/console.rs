@@ -84,7 +84,7 @@ fn obey(wan: &mut Wan, line: &str, form: Form) -> Result<(), Failure> {
     }
 }
 
-/// Prints a line on standard output at once, because a program may wait for it.
+/// Prints a line and flushes standard output, because the program that started this one may wait for the line.
 fn say(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}").and_then(|()| out.flush()).tried(|| "writing to standard output".to_owned())

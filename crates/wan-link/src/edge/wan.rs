@@ -27,6 +27,8 @@ pub struct Wan {
     carriers: [Carrier; 2],
     /// Readable when a carrier has failed.
     bell: Arc<File>,
+    /// See [`sys::keep_processors_awake`].
+    _awake: Option<File>,
 }
 
 impl Wan {
@@ -45,7 +47,14 @@ impl Wan {
             Carrier::start(engine, clock, [from.clone(), to.clone()], bell.clone())
         };
         let carriers = [start(there, &a, &b)?, start(back, &b, &a)?];
-        Ok(Wan { seed: plan.seed, links: plan.links, tuns: [a, b], carriers, bell })
+        Ok(Wan {
+            seed: plan.seed,
+            links: plan.links,
+            tuns: [a, b],
+            carriers,
+            bell,
+            _awake: sys::keep_processors_awake(),
+        })
     }
 
     /// Changes settings of one direction, or of both. Nothing changes if they contradict each other.
@@ -74,10 +83,18 @@ impl Wan {
     pub fn report(&self) -> Result<Report, Failure> {
         let of = |at: usize| {
             let (carrier, link) = (&self.carriers[at], self.links[at].to_string());
-            let report = carrier.with_engine(|engine, _| engine.report(link));
-            let missed = self.tuns[at].missed()?;
-            let (not_written, sleeps) = (carrier.not_written(), carrier.sleeps());
-            Ok(DirectionReport { missed, not_written, sleeps, cpu_seconds: carrier.cpu().as_secs_f64(), ..report })
+            let counted = |engine: &mut Engine, _| (engine.counters().clone(), engine.inside(), engine.queue_max());
+            let (counters, inside, queue_limit_bytes) = carrier.with_engine(counted);
+            Ok(DirectionReport {
+                link,
+                counters,
+                inside,
+                queue_limit_bytes,
+                missed: self.tuns[at].missed()?,
+                not_written: carrier.not_written(),
+                sleeps: carrier.sleeps(),
+                cpu_seconds: carrier.cpu().as_secs_f64(),
+            })
         };
         Ok(Report { seed: self.seed, a_to_b: of(0)?, b_to_a: of(1)? })
     }

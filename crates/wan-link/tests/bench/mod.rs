@@ -266,7 +266,7 @@ pub(crate) fn least_median_greatest(mut times: Vec<Duration>) -> [Duration; 3] {
     [times[0], times[times.len() / 2], times[times.len() - 1]]
 }
 
-/// What the program says when it refuses options.
+/// Starts the program with options that it refuses, and returns its message.
 pub(crate) fn refusal(options: &[&str]) -> String {
     let output = Command::new(PROGRAM).args(options).stdin(Stdio::null()).output().unwrap();
     assert!(!output.status.success());
