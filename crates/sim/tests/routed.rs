@@ -112,6 +112,25 @@ fn a_client_behind_a_router_that_is_dead_for_minutes_is_not_evicted() {
     });
 }
 
+/// By then an import pauses for up to ten seconds between two attempts to connect. It must not pause when the way is there again.
+#[test]
+fn a_client_connects_as_soon_as_its_router_is_back() {
+    routed(|site, router, node, u, file| async move {
+        let (reached, mut way) = tokio::sync::mpsc::unbounded_channel();
+        node.lnet().register_reached(Arc::new(move |_| drop(reached.send(()))));
+        let (send, mut fsync) = tokio::sync::mpsc::unbounded_channel();
+        site.kill_router(&router);
+        drop(site.rt.spawn(async move { send.send(u.fsync(&file, false).await).unwrap() }));
+        site.sleep(300).await;
+        let _router = site.start_router();
+        way.recv().await.unwrap();
+        let there = site.rt.now();
+        assert_eq!(fsync.recv().await, Some(Ok(())));
+        let took = site.rt.now().since(there);
+        assert!(took < Duration::from_secs(1), "{took:?} after the way was there");
+    });
+}
+
 /// Nobody can give a lock back behind a router that is dead, and no client waits that the server could answer.
 #[test]
 fn a_lock_that_is_wanted_while_all_clients_are_cut_off_evicts_nobody() {
