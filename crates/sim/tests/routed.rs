@@ -117,7 +117,9 @@ fn a_client_behind_a_router_that_is_dead_for_minutes_is_not_evicted() {
 fn a_client_connects_as_soon_as_its_router_is_back() {
     routed(|site, router, node, u, file| async move {
         let (reached, mut way) = tokio::sync::mpsc::unbounded_channel();
-        node.lnet().register_reached(Arc::new(move |_| drop(reached.send(()))));
+        node.lnet().register_reached(Arc::new(move |_| {
+            let _ = reached.send(());
+        }));
         let (send, mut fsync) = tokio::sync::mpsc::unbounded_channel();
         site.kill_router(&router);
         drop(site.rt.spawn(async move { send.send(u.fsync(&file, false).await).unwrap() }));
