@@ -16,6 +16,7 @@ mod sizes;
 mod small_pieces;
 mod source_tree;
 mod storm;
+mod wan;
 mod warm_cache;
 mod writers;
 
@@ -56,6 +57,8 @@ enum BenchCommand {
     /// Many clients in one process that always have something to write, until it is told to stop: what nacre-e2e
     /// congestion measures
     Writers(writers::Writers),
+    /// A file system between two sites, at several round-trip times, beside plain TCP over the link
+    Wan(wan::WanArgs),
     /// Serves a null FUSE file system until the standard input is closed
     #[command(hide = true)]
     ServeNull(places::ServeNull),
@@ -74,6 +77,7 @@ pub fn main(args: BenchArgs) -> ExitCode {
         BenchCommand::Rpc(a) => rpc::run(&a, args.json),
         BenchCommand::Storm(a) => storm::run(&a),
         BenchCommand::Writers(a) => writers::run(&a),
+        BenchCommand::Wan(a) => wan::run(&a, args.json),
         BenchCommand::ServeNull(a) => places::serve_null(&a),
     };
     match result {

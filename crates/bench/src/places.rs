@@ -223,11 +223,7 @@ impl OwnFileSystem {
     }
 
     fn lctl(&self, args: &[&str]) -> Result<String, String> {
-        let output = program(&self.run_dir)?.arg("lctl").args(args).output().map_err(|e| format!("lctl: {e}"))?;
-        if !output.status.success() {
-            return Err(format!("lctl {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim()));
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        output_of(program(&self.run_dir)?.arg("lctl").args(args))
     }
 }
 
@@ -245,8 +241,20 @@ fn this_program() -> Result<PathBuf, String> {
 }
 
 /// A command that runs this program again.
-fn program(run_dir: &Path) -> Result<Command, String> {
+pub(crate) fn program(run_dir: &Path) -> Result<Command, String> {
     let mut command = Command::new(this_program()?);
     command.env("NACRE_RUN_DIR", run_dir);
     Ok(command)
+}
+
+/// Runs a program to its end. Returns what it printed.
+pub(crate) fn output_of(command: &mut Command) -> Result<String, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("cannot run {name}: {e}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+    let said = [output.stderr, output.stdout].map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
+    Err(format!("{name} {} failed: {}", words.join(" "), said.join(" ")))
 }

@@ -43,6 +43,7 @@ What is there:
 Changes of the running processes; an lnet.conf makes them last:
   net add --net NETWORK [--if NAME|ADDRESS[:PORT]] [credits]
                                       credits: --credits N, --peer-credits N (0: they grow), --peer-buffer-credits N,
+                                      --conns-per-peer N (0: by the length of the path),
                                       and --preset auto|lustre for those that are not given
   net del --net NETWORK [--if NAME|ADDRESS]
   net set --net NETWORK|--nid NID [credits]

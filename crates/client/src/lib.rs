@@ -11,6 +11,7 @@ mod cache;
 mod counts;
 mod declared;
 mod durable;
+mod far;
 mod fids;
 mod file;
 mod flock;

@@ -173,6 +173,8 @@ const FIRST_WORD: Duration = Duration::from_millis(800);
 const NEXT_WORD: Duration = Duration::from_secs(10);
 /// How long a target may take to report its space before it is left out.
 const STATFS_DEADLINE: Duration = Duration::from_secs(5);
+/// Most bytes of a page of a directory that is near.
+const READPAGE_NEAR: u32 = 256 << 10;
 /// Number of a directory's entries whose sizes are requested at once.
 const READDIR_GLIMPSES: usize = 64;
 
@@ -196,6 +198,7 @@ impl Client {
             invalidate: Invalidator::default(),
             callbacks: Arc::default(),
             memory: Arc::new(Memory::new(config.cached_bytes)),
+            far_ways: Mutex::default(),
             rules: Rules::default(),
             rt,
         });
@@ -661,7 +664,9 @@ impl Client {
         with_attr: bool,
         max_bytes: u32,
     ) -> Result<ReadpageReply, Errno> {
-        let (cred, max_bytes) = (cred.clone(), max_bytes.min(READPAGE_MAX));
+        // Over a distance a page is as large as can be, and brings what programs ask for next.
+        let (with_attr, most) = if self.lmv.is_far(fid) { (true, READPAGE_MAX) } else { (with_attr, READPAGE_NEAR) };
+        let (cred, max_bytes) = (cred.clone(), max_bytes.min(most));
         let body = Readpage { cred, fid, cookie, max_bytes, with_attr, ..Readpage::default() };
         let (mdc, caller) = (self.lmv.mdc(fid).await?, self.caller(&body.cred));
         match mdc.readpage(&caller, &body).await {

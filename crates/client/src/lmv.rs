@@ -20,6 +20,11 @@ impl Lmv {
         self.targets.table().mdts.get(&mdt_of(fid).0).cloned()
     }
 
+    /// Whether the MDT that has `fid` is far away, as far as is known.
+    pub(crate) fn is_far(&self, fid: Fid) -> bool {
+        self.known_mdc(fid).is_some_and(|mdc| mdc.connection().far().is_some())
+    }
+
     /// The MDT that has `fid`; waits until the configuration has it.
     pub(crate) async fn mdc(&self, fid: Fid) -> Result<Arc<Mdc>, Errno> {
         self.targets.mdc(mdt_of(fid)).await

@@ -10,6 +10,7 @@ pub(crate) mod invalidate;
 pub(crate) mod targets;
 
 use crate::cache::memory::Memory;
+use crate::far::FarWays;
 use crate::rules::Rules;
 use callback_service::{CallbackService, Callbacks};
 use invalidate::Invalidator;
@@ -18,6 +19,7 @@ use nacre_base::{Faults, Uuid};
 use nacre_ptlrpc::{Refusals, RpcNode, Servers};
 use nacre_rt::Rt;
 use nacre_wire::ldlm::callback_target;
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The mount, as its connections need to know it.
@@ -41,6 +43,8 @@ pub(crate) struct Mount {
     pub(crate) callbacks: Arc<Callbacks>,
     /// Cached file data.
     pub(crate) memory: Arc<Memory>,
+    /// What the ways to OSTs far away hold.
+    pub(crate) far_ways: Mutex<FarWays>,
     pub(crate) rules: Rules,
 }
 

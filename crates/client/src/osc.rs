@@ -28,6 +28,7 @@ use crate::rpc_stats::RpcStats;
 use nacre_base::size::MIB;
 use nacre_base::{Fid, FxHashMap, Time};
 use nacre_ldlm::lock_cache::{Cover, LockCache, LruLimits};
+use nacre_ptlrpc::EAGER_MAX;
 use nacre_wire::ost::{BRW_SIZE_DEFAULT, BRW_SIZE_MAX};
 use object::Object;
 use parking_lot::Mutex;
@@ -66,6 +67,8 @@ pub(crate) struct Osc {
     pub(crate) max_pages_per_rpc: Arc<AtomicU64>,
     /// The size of read and write RPCs that the server allows.
     negotiated_brw_size: AtomicU64,
+    /// Microseconds of a round trip if the OST is far away, else 0.
+    far_us: AtomicU64,
     /// Bytes of the OST's largest object; known once it is connected.
     object_bytes_max: AtomicU64,
     max_dirty_mb: AtomicU64,
@@ -112,6 +115,7 @@ impl Osc {
             resend_count: Arc::new(AtomicU64::new(RESEND_COUNT_DEFAULT)),
             max_pages_per_rpc: Arc::new(AtomicU64::new(u64::from(BRW_SIZE_DEFAULT) / PAGE_SIZE)),
             negotiated_brw_size: AtomicU64::new(BRW_SIZE_DEFAULT.into()),
+            far_us: AtomicU64::new(0),
             object_bytes_max: AtomicU64::new(u64::MAX),
             max_dirty_mb: AtomicU64::new(MAX_DIRTY_MB_DEFAULT),
             dirty_expire_ms: Arc::new(AtomicU64::new(DIRTY_EXPIRE_MS_DEFAULT)),
@@ -186,6 +190,38 @@ impl Osc {
     pub(crate) fn brw_size(&self) -> u64 {
         let own = self.max_pages_per_rpc.load(Ordering::Relaxed) * PAGE_SIZE;
         own.min(self.negotiated_brw_size.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of one write RPC at most: over a distance no more than travels with its request.
+    pub(crate) fn write_size(&self) -> u64 {
+        let most = self.brw_size();
+        self.far().map_or(most, |_| most.min(EAGER_MAX as u64))
+    }
+
+    /// The time of a round trip to an OST that is far away.
+    fn far(&self) -> Option<Duration> {
+        let us = self.far_us.load(Ordering::Relaxed);
+        (us > 0).then(|| Duration::from_micros(us))
+    }
+
+    /// Looks how far away the OST is.
+    fn note_distance(&self) {
+        let far = self.connection.far();
+        self.far_us.store(far.map_or(0, |round_trip| round_trip.as_micros() as u64), Ordering::Relaxed);
+    }
+
+    /// What a stream of reads should ask for ahead so that it never waits for an OST far away; 0 for one that is near. The way holds half of
+    /// it, and the rest is on its way to be asked for again.
+    pub(crate) fn far_window(&self) -> u64 {
+        self.far().map_or(0, |_| 2 * self.connection.mount().far_ways.lock().bytes_under_way())
+    }
+
+    /// So many bytes were read or written.
+    fn note_moved(&self, bytes: u64) {
+        self.note_distance();
+        if let Some(round_trip) = self.far() {
+            self.connection.mount().far_ways.lock().handle_moved(bytes, round_trip, self.now());
+        }
     }
 
     /// How many of `len` bytes from `offset` on an object can hold. To be called with a lock of the OST in hand: before

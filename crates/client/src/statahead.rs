@@ -73,7 +73,8 @@ impl Statahead {
         after: u64,
         page: &ReadpageReply,
     ) {
-        let ahead = self.engine.lock().handle_page(at, after, &page.entries, page.end, self.rt.now());
+        let is_far = self.lmv.is_far(at);
+        let ahead = self.engine.lock().handle_page((at, is_far), after, &page.entries, page.end, self.rt.now());
         self.start(caller, cred, ahead);
     }
 

@@ -28,6 +28,11 @@ pub struct SinkGuard {
 }
 
 impl MdGuard {
+    /// The bytes that peers may GET; none if the match bits were used again since.
+    pub fn data(&self) -> Payload {
+        self.exposed.read(Nid::LO, self.match_bits, 0, u64::MAX).unwrap_or_default()
+    }
+
     /// From now on these NIDs, and no others, may GET it; this node itself may in any case.
     pub fn set_peers(&self, peers: &[Nid]) {
         let mut tables = self.exposed.tables.lock();

@@ -73,6 +73,14 @@ impl Lnet {
         Ok(())
     }
 
+    /// Changes the number of bulk connections to each peer on a network, in each direction; 0: as many as the path to the peer is
+    /// worth. More are opened with the next message; fewer are used once those that there are have ended. Returns false if this node is
+    /// not on the network.
+    pub fn set_conns_per_peer(&self, network: Network, connections: u32) -> bool {
+        let interfaces = self.0.interfaces().into_iter().filter(|interface| interface.nid.network == network);
+        interfaces.inspect(|interface| interface.lnd.set_conns_per_peer(connections)).count() > 0
+    }
+
     /// Changes the number of messages that the drivers of a network may have in hand. Returns false if this node is not on it.
     pub fn set_credits(&self, network: Network, credits: u32) -> bool {
         let interfaces = self.0.interfaces().into_iter().filter(|interface| interface.nid.network == network);

@@ -34,7 +34,7 @@
 //! sees it (1), number of source NIDs (1), incarnation (8), destination NID (24), source NIDs (24 each), CRC32C of
 //! all that (4).
 
-use crate::message::{Header, Kind, MAX_PAYLOAD, Portal, Purpose};
+use crate::message::{Header, Kind, MESSAGE_MAX, Portal, Purpose};
 use crate::peers::PEER_NIDS_MAX;
 use crate::routes::HOPS_MAX;
 use nacre_base::{Network, Nid, RawNid};
@@ -177,7 +177,7 @@ pub(crate) fn encode(f: &FrameHeader) -> [u8; HEADER_LEN] {
 
 /// The header without its magic and its checksum.
 pub(crate) fn encode_fields(f: &FrameHeader) -> [u8; HEADER_LEN] {
-    assert!(f.payload_len <= MAX_PAYLOAD, "payload of {} bytes was not cut", f.payload_len);
+    assert!(f.payload_len <= MESSAGE_MAX, "payload of {} bytes was not cut", f.payload_len);
     let h = &f.header;
     let mut b = [0; HEADER_LEN];
     b[4] = h.kind as u8;
@@ -222,7 +222,7 @@ pub(crate) fn decode(b: &[u8; HEADER_LEN]) -> Result<FrameHeader, FrameError> {
 /// Decodes a header whose magic and checksum do not matter.
 pub(crate) fn decode_fields(b: &[u8; HEADER_LEN]) -> Result<FrameHeader, FrameError> {
     let payload_len = u32_at(b, 8);
-    if payload_len as usize > MAX_PAYLOAD {
+    if payload_len as usize > MESSAGE_MAX {
         return Err(FrameError::Length(payload_len));
     }
     let header = Header {
@@ -329,7 +329,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         let crc = crc32c(&[&header[..HEADER_LEN - 4]]);
         header[HEADER_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
         if let Ok(frame) = decode(&header) {
-            assert!(frame.payload_len <= MAX_PAYLOAD, "a payload longer than any: {}", frame.payload_len);
+            assert!(frame.payload_len <= MESSAGE_MAX, "a payload longer than any: {}", frame.payload_len);
         }
     }
     if let Some(prefix) = bytes.first_chunk::<HELLO_PREFIX_LEN>()

@@ -62,7 +62,7 @@ pub use changes::RemoveError;
 pub use error::LnetError;
 pub use fault_rules::{FaultEffect, FaultRule, FaultStatus, Nodes, Often};
 pub use lnd::{ConnectionStatus, LinkStatus, Receipt};
-pub use message::{MAX_PAYLOAD, Portal, Purpose};
+pub use message::{MAX_PAYLOAD, MESSAGE_MAX, Portal, Purpose};
 pub use node::{IncomingPut, Loss, LossHook, PortalHandler};
 pub use options::{LnetOptions, TcpOptions};
 pub use params::{PARAMS, Stats};
@@ -154,7 +154,7 @@ impl Lnet {
         self.0.attach(portal, None);
     }
 
-    /// Sends one message of at most [`MAX_PAYLOAD`] bytes. Waits for credits, and until the driver has taken the bytes:
+    /// Sends one message of at most [`MESSAGE_MAX`] bytes. Waits for credits, and until the driver has taken the bytes:
     /// not until the peer has them. Dropping the future does not recall the message.
     pub async fn put(&self, to: Nid, portal: Portal, match_bits: u64, payload: Payload) -> Result<(), LnetError> {
         let (tx, rx) = oneshot::channel();
@@ -219,7 +219,7 @@ impl Lnet {
 
     fn send(&self, message: Message, waiter: Waiter) -> Result<(), LnetError> {
         let len = message.payload.len();
-        if len > MAX_PAYLOAD {
+        if len > MESSAGE_MAX {
             return Err(LnetError::TooLarge(len));
         }
         self.0.submit(message, waiter);

@@ -56,6 +56,10 @@ pub(crate) trait Lnd: Send + Sync {
         Vec::new()
     }
 
+    /// From now on a peer gets so many bulk connections in each direction, for drivers that have connections; 0: as many as the path to
+    /// it is worth. More are opened with the next message. Fewer are used once those that there are have ended.
+    fn set_conns_per_peer(&self, _connections: u32) {}
+
     /// What `lnetctl net show -v` says of the driver.
     fn describe(&self) -> LndStatus {
         LndStatus::default()

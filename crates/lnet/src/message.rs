@@ -5,8 +5,10 @@ use bytes::{Bytes, BytesMut};
 use nacre_base::{Nid, Payload};
 use std::fmt;
 
-/// The most payload bytes that one message carries; larger bulk is cut into several.
+/// The most bytes of bulk that one message carries; larger bulk is cut into several.
 pub const MAX_PAYLOAD: usize = 1 << 20;
+/// The longest message: a head of the upper layer's before as much data.
+pub const MESSAGE_MAX: usize = MAX_PAYLOAD + (64 << 10);
 
 /// Where a message is for within a node: one portal per service or kind of answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

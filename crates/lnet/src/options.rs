@@ -53,7 +53,7 @@ pub struct LnetOptions {
 /// Settings of the TCP driver.
 #[derive(Debug, Clone)]
 pub struct TcpOptions {
-    /// Bulk connections in each direction to a peer.
+    /// Bulk connections in each direction to a peer, at first; 0: one on a short path, and more on longer ones.
     pub conns_per_peer: u32,
     /// Until a dial, with its HELLO, has failed.
     pub connect_timeout: Duration,
@@ -97,7 +97,7 @@ impl Default for LnetOptions {
 impl Default for TcpOptions {
     fn default() -> TcpOptions {
         TcpOptions {
-            conns_per_peer: 1,
+            conns_per_peer: 0,
             connect_timeout: Duration::from_secs(10),
             hello_timeout: Duration::from_secs(5),
             timeout: Duration::from_secs(50),

@@ -174,6 +174,7 @@ impl Inode {
             btime: self.btime,
             version: self.version,
             has_capability: self.has_capability(),
+            has_no_xattrs: self.xattrs.is_empty() && self.flags & inode_flags::EXTERNAL_XATTRS == 0,
             flags: self.flags & file_flags::ALL,
         }
     }

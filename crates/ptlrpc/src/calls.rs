@@ -154,6 +154,8 @@ pub(crate) struct Calls {
     /// Calls that wait for a modify slot. A call that fails while it waits stays here until its turn.
     for_slot: VecDeque<u64>,
     pub(crate) flights: AllFlights,
+    /// Bytes of data that are under way with their requests, beyond what every request may bring.
+    pub(crate) eager: u64,
 }
 
 /// The answered call, or ping, as its import needs to know it.
@@ -171,6 +173,8 @@ pub(crate) struct Answered {
     pub(crate) replay: Option<Arc<Replayable>>,
     /// True if the window applies to the call, and so what the reply grants.
     pub(crate) in_window: bool,
+    /// True if data came or went with the call, which takes time on the way.
+    pub(crate) has_bulk: bool,
     /// See [`Calls::waited`].
     pub(crate) waited: (Part, Duration),
     /// When the call was made.
@@ -205,6 +209,7 @@ impl Calls {
             gates: Gates::NEW,
             for_slot: VecDeque::new(),
             flights: AllFlights::new(),
+            eager: 0,
         }
     }
 
@@ -526,6 +531,11 @@ impl Calls {
 
     /// Returns whether nothing but the server's last grant would be lost with this engine: it has no calls and no counts.
     pub(crate) fn is_at_rest(&self) -> bool {
+        assert!(
+            !self.is_empty() || self.eager == 0,
+            "no call is left, and {} bytes are under way with their requests",
+            self.eager
+        );
         self.is_empty() && self.flights.is_empty()
     }
 
@@ -636,6 +646,7 @@ impl Call {
             tag: self.tag,
             replay: self.spec.replay.clone(),
             in_window: self.spec.window.is_some(),
+            has_bulk: self.spec.window.is_some_and(|bytes| bytes > 0),
             waited: self.waited(),
             started: self.started,
         }

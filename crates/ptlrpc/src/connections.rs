@@ -250,6 +250,7 @@ impl NodeShared {
             last_committed: export.entry.handler.last_committed(export).0,
             credits_granted: first_window.rpcs,
             bytes_granted: first_window.bytes,
+            eager_bytes: self.eager_grant(),
             ..RpcHeader::default()
         }
     }

@@ -7,6 +7,7 @@ use crate::attached::{Attachments, Moment};
 use crate::call::{BULK_MAX, Bulk, CallOptions, INLINE_MAX, Reply};
 use crate::calls::{Spec, Step};
 use crate::deadlines::Armed;
+use crate::eager::EAGER_MAX;
 use crate::error::RpcError;
 use crate::flights::{Flights, Traffic};
 use crate::import_calls::ImportCalls;
@@ -477,6 +478,7 @@ impl ImportShared {
         let export = s.machine.export();
         let (committed, granted) =
             (header.last_committed, Credits { rpcs: header.credits_granted, bytes: header.bytes_granted });
+        let eager_bytes = header.eager_bytes;
         let pool = LockPool { volume: header.server_lock_volume, limit: header.lock_limit };
         let (transno, pre_versions, body) = (header.transno, header.pre_versions, message.body.clone());
         let times = parts_of_reply(header);
@@ -489,6 +491,7 @@ impl ImportShared {
         let round_trip = now.since(answered.sent_at);
         if answered.sent_once {
             s.network.handle_sample(now, round_trip.saturating_sub(spent));
+            s.calls.distance.handle_round_trip(round_trip.saturating_sub(spent), answered.has_bulk);
         }
         if !s.quiet.count(answered.opcode, round_trip) {
             // What is asked of an MGS waits for news, and a mount's first question for the root is for no program either.
@@ -514,6 +517,9 @@ impl ImportShared {
         }
         if pool.limit != 0 {
             s.lock_pool = pool;
+        }
+        if grants {
+            s.calls.distance.handle_grant(eager_bytes);
         }
         // Replies to requests outside of the window say nothing of it.
         if grants && self.connect_data(s).flags & connect_flags::CREDITS != 0 {
@@ -842,6 +848,8 @@ struct Request {
     /// Data exposed for the server to pull, over all resends.
     source: Option<MdGuard>,
     sink: Option<SinkGuard>,
+    /// Bytes of data that are under way with the request, beyond what every request may bring.
+    eager: u64,
 }
 
 /// Header fields that are the same each time that the request is sent. A client may have many requests that wait, and a whole
@@ -933,7 +941,7 @@ impl Ongoing {
         s.calls.start(xid, spec.clone(), import.node.rt.now());
         drop(s);
         let (import, fixed, inline) = (import.clone(), Fixed::default(), Payload::new());
-        Ok(Ongoing(Some(Request { import, xid, spec, body, inline, fixed, source: None, sink: None })))
+        Ok(Ongoing(Some(Request { import, xid, spec, body, inline, fixed, source: None, sink: None, eager: 0 })))
     }
 
     fn request(&mut self) -> &mut Request {
@@ -1020,7 +1028,7 @@ impl Request {
 
     /// Sends the request, or sends it again, over the current connection.
     fn send(&mut self) {
-        let import = &self.import;
+        let import = self.import.clone();
         let node = &import.node;
         let now = node.rt.now();
         let mut header = self.fixed.header();
@@ -1045,13 +1053,47 @@ impl Request {
         if !self.begin_if_ready(&mut s, &mut header, now, now + timeout) {
             return;
         }
+        let along = self.data_along(&mut s, &mut header);
         drop(s);
-        let payload = encode(RpcKind::Request, &header, &self.body, self.inline.clone());
+        let payload = encode(RpcKind::Request, &header, &self.body, along);
         let (to, portal) = (connection.nid, request_portal(self.spec.lane));
         // Others wait for what is done under a lock that is called back, so it goes the way of cancels.
-        let purpose = is_high_priority(&header).then_some(Purpose::Callbacks);
+        let purpose = match is_high_priority(&header) {
+            true => Some(Purpose::Callbacks),
+            false => (self.eager > 0).then_some(Purpose::Bulk),
+        };
         if let Err(e) = node.lnet.post_tagged(to, portal, purpose, import.id, connection.connection, payload) {
             import.handle_lost(connection.connection, &e.to_string());
+        }
+    }
+
+    /// The data that travels with the request: what every request may bring, or what its server has granted memory for. If the latter has to be
+    /// sent again the server asks for it, because that memory may be what was short. Others wait for requests of high priority, whose
+    /// messages must not become so long.
+    fn data_along(&mut self, s: &mut State, header: &mut RpcHeader) -> Payload {
+        self.end_eager(s);
+        let (len, distance) = (u64::from(header.bulk_bytes), s.calls.distance);
+        let goes_along = len <= EAGER_MAX as u64
+            && !header.has(flags::RESENT)
+            && !is_high_priority(header)
+            && distance.is_far()
+            && distance.has_room(s.calls.eager, len);
+        match &self.source {
+            Some(source) if goes_along => {
+                self.eager = len;
+                s.calls.eager += len;
+                header.flags |= flags::INLINE;
+                source.data()
+            }
+            _ => self.inline.clone(),
+        }
+    }
+
+    /// The data is no longer under way with the request.
+    fn end_eager(&mut self, s: &mut State) {
+        if self.eager > 0 {
+            assert!(s.calls.eager >= self.eager, "{} bytes of {} end to be under way", self.eager, s.calls.eager);
+            s.calls.eager -= std::mem::take(&mut self.eager);
         }
     }
 
@@ -1117,7 +1159,10 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.import.state.lock().calls.finish(self.xid);
+        let import = self.import.clone();
+        let mut s = import.state.lock();
+        self.end_eager(&mut s);
+        s.calls.finish(self.xid);
     }
 }
 

@@ -2,6 +2,7 @@
 //! call, stays while the import is in use, and is dropped when the import has come to rest.
 
 use crate::calls::{Calls, Expired};
+use crate::eager::Distance;
 use crate::window::Credits;
 use nacre_base::Time;
 use std::ops::{Deref, DerefMut};
@@ -12,6 +13,8 @@ pub(crate) struct ImportCalls {
     window: u16,
     /// See [`Calls::set_slots`].
     slots: u16,
+    /// How far the target is, and what data may travel with requests.
+    pub(crate) distance: Distance,
     /// RPCs that the next engine begins with; 0 if the server grants no windows.
     first_window: u32,
     engine: Option<Box<Calls>>,
@@ -24,7 +27,7 @@ static NO_CALLS: Calls = Calls::new();
 
 impl ImportCalls {
     pub(crate) fn new() -> ImportCalls {
-        ImportCalls { window: 0, slots: 1, first_window: 0, engine: None }
+        ImportCalls { window: 0, slots: 1, distance: Distance::default(), first_window: 0, engine: None }
     }
 
     /// Sets the number of modify RPCs that the server allows.

@@ -12,6 +12,7 @@ use nacre_wire::Lane;
 use nacre_wire::connect::connect_flags;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Largest value of `max_rpcs_in_flight`.
 const MAX_RPCS_IN_FLIGHT_MAX: u16 = 512;
@@ -82,6 +83,13 @@ impl Import {
     /// How many RPCs of this many bytes the server's window admits, or `None` if the server sets no limit.
     pub fn rpcs_in_window(&self, bytes: u64) -> Option<u32> {
         self.0.state.lock().calls.granted().rpcs_of(bytes)
+    }
+
+    /// The time of a round trip to a target that is far away. Data of up to [`crate::EAGER_MAX`] bytes travels with its request there.
+    /// `None` if the target is so near that this saves nothing.
+    pub fn far(&self) -> Option<Duration> {
+        let distance = self.0.state.lock().calls.distance;
+        distance.is_far().then(|| distance.round_trip())
     }
 
     /// Lists the import in `params` until it is dropped. It can be listed in one place only.

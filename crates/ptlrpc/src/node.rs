@@ -4,6 +4,7 @@ use crate::adaptive_timeout::AT_MAX;
 use crate::congestion_control::CongestionControl;
 use crate::connections::{EXPORTS_MAX, HOST_EXPORTS_MAX};
 use crate::deadlines::DueImports;
+use crate::eager::{EAGER_MEMORY, EAGER_MEMORY_MB_MAX, EagerMemory};
 use crate::evictor::Evictor;
 use crate::export::Export;
 use crate::export_table::ExportTable;
@@ -59,6 +60,8 @@ pub(crate) struct NodeShared {
     /// Request buffers of each lane, in the order of [`Lane::ALL`], made when the lane is first used: most clients serve nothing
     /// but callbacks, and idle ones get none.
     buffers: [OnceLock<Box<Mutex<RequestBuffers<Arrived>>>>; Lane::ALL.len()],
+    /// Memory for data that comes with its request, made for the first such request.
+    eager: OnceLock<Arc<Mutex<EagerMemory>>>,
     /// How the lanes of its targets let requests run.
     pub(crate) schedules: Schedules,
     /// Places for exports, by the hosts of the clients.
@@ -109,6 +112,7 @@ impl RpcNode {
             leases: OnceLock::new(),
             next_probe: Mutex::default(),
             probes: Mutex::default(),
+            eager: OnceLock::new(),
             histories: OfServices::default(),
             malformed: AtomicU64::new(0),
             refusals: Refusals::default(),
@@ -145,6 +149,18 @@ impl RpcNode {
             of_node.upgrade().inspect(|node| node.set_request_buffers(max));
             Ok(())
         });
+        let [of_max, of_set, of_show] = [(); 3].map(|()| Arc::downgrade(&self.0));
+        let max = move || {
+            let node = of_max.upgrade();
+            node.and_then(|node| Some(node.eager.get()?.lock().max())).unwrap_or(EAGER_MEMORY) >> 20
+        };
+        params.add_rw("eager_memory_mb", max, move |text| {
+            let mb = text.parse().ok().filter(|mb| *mb <= EAGER_MEMORY_MB_MAX);
+            let mb: u64 = mb.ok_or_else(|| format!("{text:?} is not a number from 0 to {EAGER_MEMORY_MB_MAX}"))?;
+            of_set.upgrade().inspect(|node| node.set_eager_memory(mb << 20));
+            Ok(())
+        });
+        params.add("eager_memory", move || of_show.upgrade().map(|node| node.show_eager()).unwrap_or_default());
         params.add("req_buffers", move || shown.upgrade().map(|node| node.show_buffers()).unwrap_or_default());
         params.add_number("at_min", core.at_min_secs.clone(), 0..=AT_MAX.as_secs());
         let changed = move || {
@@ -400,6 +416,33 @@ impl NodeShared {
     /// The request buffers of a lane.
     pub(crate) fn buffers(&self, lane: Lane) -> &Mutex<RequestBuffers<Arrived>> {
         self.buffers[lane as usize].get_or_init(Box::default)
+    }
+
+    /// What a reply grants to its client for data that comes with requests.
+    pub(crate) fn eager_grant(&self) -> u32 {
+        let granted = self.eager.get().map_or(EAGER_MEMORY, |memory| memory.lock().grant());
+        u32::try_from(granted).unwrap_or(u32::MAX)
+    }
+
+    /// Memory for data that comes with its request.
+    pub(crate) fn eager(&self) -> &Arc<Mutex<EagerMemory>> {
+        self.eager.get_or_init(Arc::default)
+    }
+
+    fn set_eager_memory(&self, max: u64) {
+        self.eager().lock().set_max(max);
+    }
+
+    fn show_eager(&self) -> Fields {
+        let mut fields = Fields::default();
+        let Some(memory) = self.eager.get() else { return fields };
+        let memory = memory.lock();
+        let counts = memory.counts();
+        fields.push("used", memory.used());
+        fields.push("most", counts.most);
+        fields.push("kept", counts.kept);
+        fields.push("refused", counts.refused);
+        fields
     }
 
     /// Each lane has so many request buffers from now on; 0 is one for whatever comes.

@@ -1,6 +1,7 @@
 //! The parameters of imports, and of a node's pings and timeouts.
 
 use crate::adaptive_timeout::AT_MAX;
+use crate::eager::EAGER_MEMORY_MB_MAX;
 use crate::liveness::{HEARTBEAT_MAX, PING_INTERVAL_MAX};
 use crate::request_buffers::BUFFERS_MAX;
 use crate::series;
@@ -68,6 +69,21 @@ pub const PARAMS: &[Declared] = &[
          0: as many as come.",
     )
     .in_unit("requests"),
+    Declared::kept(
+        &[],
+        "eager_memory_mb",
+        number(0, EAGER_MEMORY_MB_MAX as i64),
+        "512",
+        "Memory of a node for data that clients far away send along with their requests. A client may have half of what the others leave. \
+         0: all data is asked for when its request runs.",
+    )
+    .in_unit("MiB"),
+    Declared::text(
+        &[],
+        "eager_memory",
+        "Memory in use for data that came with its requests and the most that was, and the bytes that were kept and thrown away.",
+    )
+    .series(series::eager_memory),
     Declared::text(
         &[],
         "req_buffers",

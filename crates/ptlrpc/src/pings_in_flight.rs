@@ -93,6 +93,7 @@ impl PingsInFlight {
             tag: Tag(0),
             replay: None,
             in_window: false,
+            has_bulk: false,
             waited: (Part::Client, Duration::ZERO),
             started: sent.sent_at,
         })

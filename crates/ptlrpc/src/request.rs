@@ -4,6 +4,7 @@
 use crate::accounting::Waits;
 use crate::call::{BULK_MAX, INLINE_MAX};
 use crate::congestion::{Answered, ComeAgain, Control};
+use crate::eager::EagerInUse;
 use crate::export::Export;
 use crate::identity::Identity;
 use crate::lane::{LaneSlot, LaneState, SlowTransfer};
@@ -285,6 +286,8 @@ impl Drop for Counted {
 /// State of a request's data transfer.
 pub(crate) struct Transfer {
     pub(crate) inline: Payload,
+    /// Memory that the inline data has, if that is more than every request may bring.
+    _eager: Option<EagerInUse>,
     /// True if a transfer failed: the request then stays unanswered.
     pub(crate) broken: AtomicBool,
     /// Bytes pushed to the client.
@@ -326,8 +329,14 @@ impl Classified for Work {
 }
 
 impl Transfer {
-    pub(crate) fn new(inline: Payload) -> Transfer {
-        Transfer { inline, broken: AtomicBool::new(false), pushed: AtomicU32::new(0), pulled: AtomicU32::new(0) }
+    pub(crate) fn new(inline: Payload, eager: Option<EagerInUse>) -> Transfer {
+        Transfer {
+            inline,
+            _eager: eager,
+            broken: AtomicBool::new(false),
+            pushed: AtomicU32::new(0),
+            pulled: AtomicU32::new(0),
+        }
     }
 
     pub(crate) fn is_broken(&self) -> bool {

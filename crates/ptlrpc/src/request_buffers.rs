@@ -6,6 +6,7 @@
 //! eighth of the buffers, and more only while nobody else waits, and clients that wait take turns. High-priority requests,
 //! which others wait for, have an eighth more to themselves.
 
+use crate::eager::EagerInUse;
 use crate::message::Incoming;
 use crate::request_log::ReplyTo;
 use nacre_base::{FxHashMap, Nid, Time};
@@ -70,6 +71,8 @@ pub(crate) struct Arrived {
     pub(crate) opcode: Opcode,
     pub(crate) message: Incoming,
     pub(crate) reply_to: ReplyTo,
+    /// Memory for data that came with the request.
+    pub(crate) eager: Option<EagerInUse>,
     /// Keeps the credit that the sender has used.
     pub(crate) receipt: Receipt,
     pub(crate) at: Time,

@@ -41,6 +41,15 @@ pub(crate) fn req_buffers(buffers: &Value) -> Vec<Series> {
     all.collect()
 }
 
+/// `eager_memory`: memory in use, and bytes that were kept and thrown away.
+pub(crate) fn eager_memory(memory: &Value) -> Vec<Series> {
+    vec![
+        Series::gauge("eager_memory_used", number(memory, "used")).in_unit("bytes"),
+        Series::counter("eager_kept", number(memory, "kept")).in_unit("bytes"),
+        Series::counter("eager_refused", number(memory, "refused")).in_unit("bytes"),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@
 use crate::accounting::{Asked, Waits};
 use crate::call::INLINE_MAX;
 use crate::congestion::ComeAgain;
+use crate::eager::{EAGER_MAX, EagerInUse};
 use crate::export::{Entry, Export};
 use crate::identity::Identity;
 use crate::lane::LaneSlot;
@@ -24,7 +25,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use nacre_base::fault::FaultAction;
 use nacre_base::{Errno, Nid, Part, Parts, Payload, Tag, Time, Transno, Uuid};
-use nacre_lnet::{IncomingPut, MAX_PAYLOAD, Receipt};
+use nacre_lnet::{IncomingPut, MAX_PAYLOAD, Purpose, Receipt};
 use nacre_wire::header::{HEADER_BYTES, Replayed, flags};
 use nacre_wire::{Lane, Opcode, RpcHeader, RpcKind};
 use std::any::Any;
@@ -60,7 +61,9 @@ impl NodeShared {
         if self.core.rt.is_dead() {
             return;
         }
-        let reply_to = ReplyTo { nid: put.from, match_bits: put.match_bits, purpose: put.purpose };
+        // Data may have come with the request, as bulk does. The reply has none of it, and need not wait as bulk does.
+        let purpose = if put.purpose == Purpose::Bulk { Purpose::Requests } else { put.purpose };
+        let reply_to = ReplyTo { nid: put.from, match_bits: put.match_bits, purpose };
         let at = self.core.rt.now();
         let message = match decode(&put.payload) {
             Ok(mut m) if m.kind == RpcKind::Request => {
@@ -79,7 +82,8 @@ impl NodeShared {
         };
         match self.core.faults.any_armed().then(|| self.request_fault(opcode)).flatten() {
             None | Some(FaultAction::Corrupt) => {
-                self.handle_request(lane, Arrived { opcode, message, reply_to, receipt: put.receipt, at });
+                let arrived = Arrived { opcode, message, reply_to, eager: None, receipt: put.receipt, at };
+                self.handle_request(lane, arrived);
             }
             Some(FaultAction::Drop) => tracing::debug!("fault: dropped {opcode} xid {}", message.header.xid),
             Some(FaultAction::Fail(e)) => self.refuse(&message.header, reply_to, e),
@@ -88,7 +92,8 @@ impl NodeShared {
                 let node = self.clone();
                 drop(self.core.rt.spawn(async move {
                     node.core.rt.sleep(d).await;
-                    node.handle_request(lane, Arrived { opcode, message, reply_to, receipt: Receipt::default(), at });
+                    let receipt = Receipt::default();
+                    node.handle_request(lane, Arrived { opcode, message, reply_to, eager: None, receipt, at });
                 }));
             }
         }
@@ -103,14 +108,14 @@ impl NodeShared {
             .or_else(|| check(&format!("rpc.{opcode}.fail")))
     }
 
-    fn handle_request(self: &Arc<Self>, lane: Lane, arrived: Arrived) {
+    fn handle_request(self: &Arc<Self>, lane: Lane, mut arrived: Arrived) {
+        let is_accepted = self.accept_data(&mut arrived);
         let Arrived { opcode, message: ref m, reply_to, .. } = arrived;
         let control = Control::of(opcode);
         if control.is_some() != (lane == Lane::Control) {
             return self.refuse(&m.header, reply_to, Errno::EPROTO);
         }
-        // A request may wait in a queue for long, so its inline data must not take more memory than one may have.
-        if m.data.len() > INLINE_MAX {
+        if !is_accepted {
             return self.refuse(&m.header, reply_to, Errno::EPROTO);
         }
         if control == Some(Control::Connect) {
@@ -145,6 +150,26 @@ impl NodeShared {
         }
     }
 
+    /// Whether a request has come with as much data as it may. It may wait in a queue for long, so that its data must not take more memory
+    /// than there is for its client. Data beyond that is thrown away, and pulled when the request's turn has come.
+    fn accept_data(&self, arrived: &mut Arrived) -> bool {
+        let m = &mut arrived.message;
+        let len = m.data.len();
+        if len <= INLINE_MAX {
+            return true;
+        }
+        let is_exposed = m.header.match_bits != 0 && m.header.has(flags::INLINE);
+        if !is_exposed || len > EAGER_MAX || len != m.header.bulk_bytes as usize {
+            return false;
+        }
+        arrived.eager = EagerInUse::take(self.eager(), arrived.reply_to.nid, len);
+        if arrived.eager.is_none() {
+            m.data = Payload::new();
+            m.header.flags &= !flags::INLINE;
+        }
+        true
+    }
+
     /// A request that waited for a buffer has one now.
     pub(crate) fn handle_buffered(self: &Arc<Self>, lane: Lane, arrived: Arrived, buffer: Buffer) {
         let (header, reply_to) = (&arrived.message.header, arrived.reply_to);
@@ -169,7 +194,7 @@ impl NodeShared {
 
     /// Takes a request from the network: from here on its sender can send another.
     fn take(self: &Arc<Self>, lane: Lane, arrived: Arrived, export: Arc<Export>, buffer: Option<Buffer>) {
-        let Arrived { opcode, message: m, reply_to, receipt, at: arrived_at } = arrived;
+        let Arrived { opcode, message: m, reply_to, eager, receipt, at: arrived_at } = arrived;
         drop(receipt);
         let (control, now) = (Control::of(opcode), self.core.rt.now());
         let owner: Weak<NodeShared> = Arc::downgrade(self);
@@ -244,7 +269,7 @@ impl NodeShared {
             counted,
             noted,
             waits: Waits::default(),
-            transfer: Transfer::new(data),
+            transfer: Transfer::new(data, eager),
         };
         let identity = Identity { nid: reply_to.nid };
         let request = ServerRequest { header, opcode, identity, body, export, replayed, arrival: Arc::new(arrival) };
@@ -432,6 +457,7 @@ impl NodeShared {
             router_time_us: q.router_time_us,
             credits_granted: granted.rpcs,
             bytes_granted: granted.bytes,
+            eager_bytes: self.eager_grant(),
             bulk_bytes: arrival.transfer.pushed(),
             ..q.header()
         };

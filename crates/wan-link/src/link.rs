@@ -152,7 +152,7 @@ impl Change {
 const FORM: &str = "write name=value, with the names delay, rtt, rate, queue, loss, jitter and reorder";
 
 /// Reads a rate, or `unlimited`.
-pub(crate) fn rate(text: &str) -> Result<Option<Rate>, BadValue> {
+pub fn rate(text: &str) -> Result<Option<Rate>, BadValue> {
     if text.trim() == "unlimited" { Ok(None) } else { text.parse().map(Some) }
 }
 

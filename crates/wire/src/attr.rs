@@ -90,6 +90,8 @@ message! {
         pub version: u64,
         /// True if the file has a [`CAPABILITY`], so that a client knows before each write whether there is one to take away.
         pub has_capability: bool,
+        /// True if it has no extended attributes at all, so that a client need not ask for each: `ls -l` wants two of each file.
+        pub has_no_xattrs: bool,
         /// Bits of [`file_flags`].
         pub flags: u32,
     }

@@ -16,7 +16,7 @@ pub const XATTR_SIZE_MAX: usize = 65536;
 /// Longest name of an extended attribute.
 pub const XATTR_NAME_MAX: usize = 255;
 /// Most bytes of entries in one readdir reply.
-pub const READPAGE_MAX: u32 = 256 << 10;
+pub const READPAGE_MAX: u32 = 768 << 10;
 
 /// Bits of [`Open::flags`]: open(2)'s flags, as Linux on x86-64 numbers them.
 pub mod open_flags {

@@ -82,8 +82,8 @@ fn shorten(peer: &mut Value) {
     peer["peer ni"].as_array_mut().into_iter().flatten().for_each(|ni| keep(ni, &["nid", "state"]));
 }
 
-const TUNABLES: [(char, &str); 4] =
-    [(' ', "credits"), (' ', "peer-credits"), (' ', "peer-buffer-credits"), (' ', "preset")];
+const TUNABLES: [(char, &str); 5] =
+    [(' ', "credits"), (' ', "peer-credits"), (' ', "peer-buffer-credits"), (' ', "conns-per-peer"), (' ', "preset")];
 
 /// The credits of a preset, and those that are given beside it.
 fn tunables(given: &Given<'_>) -> Result<Tunables, ExitCode> {
@@ -94,9 +94,14 @@ fn tunables(given: &Given<'_>) -> Result<Tunables, ExitCode> {
             fail("lnetctl", format!("--preset: there is no preset {name:?}; there are {known}"), 1)
         })?,
     };
-    let [credits, peer_credits, peer_buffer_credits] =
-        ["credits", "peer-credits", "peer-buffer-credits"].map(|name| given.number(name));
-    let given = Tunables { credits: credits?, peer_credits: peer_credits?, peer_buffer_credits: peer_buffer_credits? };
+    let [credits, peer_credits, peer_buffer_credits, conns_per_peer] =
+        ["credits", "peer-credits", "peer-buffer-credits", "conns-per-peer"].map(|name| given.number(name));
+    let given = Tunables {
+        credits: credits?,
+        peer_credits: peer_credits?,
+        peer_buffer_credits: peer_buffer_credits?,
+        conns_per_peer: conns_per_peer?,
+    };
     let tunables = given.or(preset);
     tunables.check().map_err(|why| fail("lnetctl", why, 1))?;
     Ok(tunables)
@@ -148,7 +153,7 @@ pub(super) fn set(host: &Host, args: &[String]) -> ExitCode {
         if tunables == Tunables::default() {
             return Err(fail(
                 "lnetctl",
-                "net set: nothing to change: --preset, --credits, --peer-credits or --peer-buffer-credits",
+                "net set: nothing to change: --preset, --credits, --peer-credits, --peer-buffer-credits or --conns-per-peer",
                 1,
             ));
         }

@@ -127,9 +127,10 @@ impl Memory {
         }
     }
 
-    pub(crate) fn read_ahead_limits(&self) -> ReadAheadLimits {
+    /// The limits of a file whose OSTs have so much under way because they are far away.
+    pub(crate) fn read_ahead_limits(&self, far: u64) -> ReadAheadLimits {
         let bytes = |i: usize| self.read_ahead_mb[i].load(Ordering::Relaxed) * MIB;
-        ReadAheadLimits { per_file: bytes(1).min(bytes(0)), whole: bytes(2) }
+        ReadAheadLimits { per_file: bytes(1).min(bytes(0)), whole: bytes(2), far }
     }
 
     /// Reserves `bytes` of the read-ahead that may be under way; false if that is too much.

@@ -13,7 +13,7 @@ use super::tiling::{Position, Reader};
 use nacre_base::Time;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 /// Most streams of one file.
@@ -42,6 +42,8 @@ pub(crate) struct ReadAheadLimits {
     pub(crate) per_file: u64,
     /// Files up to this size are fetched whole when read from their beginning.
     pub(crate) whole: u64,
+    /// A stream that has been recognised has a window of at least so much: what is under way to OSTs far away. 0 if none are.
+    pub(crate) far: u64,
 }
 
 /// The reads of one open file.
@@ -117,13 +119,13 @@ impl ReadAhead {
             self.streams.remove(0);
         }
         self.streams.push(Stream { used: now, ..stream });
-        let most = limits.per_file / self.streams.len() as u64;
+        let [most, least] = [limits.per_file, limits.far].map(|bytes| bytes / self.streams.len() as u64);
         let Some(stream) = self.streams.last_mut() else { return Vec::new() };
         let is_tiled = match (stream.position(), &self.reader) {
             (Some(at), Some(reader)) => reader.handle_read(at, now),
             _ => false,
         };
-        stream.extend(len, size, most, is_tiled)
+        stream.extend(len, size, least.min(most)..=most, is_tiled)
     }
 
     /// A range that was returned before has not been fetched, or left the cache before it was read.
@@ -230,15 +232,16 @@ impl Stream {
         }
     }
 
-    /// How many bytes to fetch ahead, for requests of `len` bytes, and at most `most`.
-    fn window(&self, len: u64, most: u64) -> u64 {
-        self.consumed.saturating_mul(2).max(len.saturating_mul(REQUESTS_MIN)).min(most)
+    /// How many bytes to fetch ahead, for requests of `len` bytes, within these limits.
+    fn window(&self, len: u64, limits: &RangeInclusive<u64>) -> u64 {
+        let wanted = self.consumed.saturating_mul(2).max(len.saturating_mul(REQUESTS_MIN));
+        wanted.clamp(*limits.start(), *limits.end())
     }
 
     /// The ranges to fetch now: none while three quarters of the window are there, so that requests are large.
     /// `is_tiled`: other streams read what lies between the records of a strided stream.
-    fn extend(&mut self, len: u64, size: u64, most: u64, is_tiled: bool) -> Vec<Range<u64>> {
-        let window = self.window(len, most);
+    fn extend(&mut self, len: u64, size: u64, limits: RangeInclusive<u64>, is_tiled: bool) -> Vec<Range<u64>> {
+        let window = self.window(len, &limits);
         let enough = window - window / 4;
         match &mut self.course {
             Course::Forward { end, told } => {
@@ -332,7 +335,7 @@ mod tests {
     use parking_lot::Mutex;
     use std::sync::Arc;
 
-    const LIMITS: ReadAheadLimits = ReadAheadLimits { per_file: 64 * MIB, whole: 2 * MIB };
+    const LIMITS: ReadAheadLimits = ReadAheadLimits { per_file: 64 * MIB, whole: 2 * MIB, far: 0 };
 
     #[derive(Debug, Clone, Copy)]
     struct Fetched;

@@ -180,8 +180,20 @@ impl InodeCache {
         if self.history.touches(fid, NOW, NOTHING) == Touch::All {
             return None;
         }
-        let known = self.inodes.get(&fid)?.xattrs.iter().find(|(n, _)| n == key)?;
-        Some(known.1.as_ref())
+        let inode = self.inodes.get(&fid)?;
+        match inode.xattrs.iter().find(|(n, _)| n == key) {
+            Some((_, value)) => Some(value.as_ref()),
+            None => self.has_no_xattrs(inode, fid, key).then_some(None),
+        }
+    }
+
+    /// True if the attributes say that there is no such extended attribute. What sets one also changes the attributes.
+    fn has_no_xattrs(&self, inode: &Inode, fid: Fid, key: &str) -> bool {
+        let is_stored = !matches!(key, SYMLINK_TARGET | DEFAULT_LAYOUT | "");
+        let is_believed = inode.attr_bits == ATTR
+            && inode.since(XATTR) != 0
+            && self.history.touches(fid, NOW, NOTHING) == Touch::None;
+        is_stored && is_believed && inode.attr.as_ref().is_some_and(|attr| attr.has_no_xattrs)
     }
 
     pub(super) fn use_lock(&mut self, fid: Fid, now: Time) {

@@ -149,7 +149,7 @@ impl Lov {
     /// Reads ahead, under locks that this client holds already.
     fn start_ahead(&self, read: &FileRead<'_>, part: &Part) {
         let FileRead { caller, file, ahead, offset, len } = *read;
-        let limits = part.osc.connection().mount().memory.read_ahead_limits();
+        let limits = part.osc.connection().mount().memory.read_ahead_limits(part.osc.far_window());
         let size = plan::stripe_map(&file.layout, part.stripe).file_end(part.object.state.lock().size());
         let now = part.osc.connection().mount().rt.now();
         let ranges = ahead.lock().handle_read(offset, len, size, limits, now);

@@ -212,6 +212,11 @@ impl Connection {
         })
     }
 
+    /// The time of a round trip if the target is far away, as far as is known.
+    pub(crate) fn far(&self) -> Option<Duration> {
+        self.import_if_made().and_then(|import| import.far())
+    }
+
     /// The import, if it was created already.
     pub(crate) fn import_if_made(&self) -> Option<&Arc<Import>> {
         self.import.get()

@@ -401,6 +401,7 @@ impl Observer for Osc {
         self.negotiated_brw_size.store(size, Ordering::Relaxed);
         let most = if data.max_bytes > 0 { data.max_bytes } else { u64::MAX };
         self.object_bytes_max.store(most, Ordering::Relaxed);
+        self.note_distance();
         self.update_limits();
         if let Some(osc) = self.this.upgrade() {
             // Bytes that a restart left without locks are written at once.

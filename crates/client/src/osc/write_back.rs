@@ -104,7 +104,7 @@ impl Osc {
     /// Queues an object to which dirty bytes were added. The caller holds the object's lock.
     pub(crate) fn note_dirty(&self, object: &Arc<Object>, state: &mut ObjectState) {
         let dirty = state.cache.dirty_bytes();
-        let full = dirty >= self.brw_size();
+        let full = dirty >= self.write_size();
         if dirty == 0 || state.aging && (state.ready || !full) {
             return;
         }
@@ -177,7 +177,7 @@ impl Osc {
 
     /// Most background flushes under way at once.
     fn flushes_max(&self) -> u32 {
-        let in_window = self.connection.import_if_made().and_then(|import| import.rpcs_in_window(self.brw_size()));
+        let in_window = self.connection.import_if_made().and_then(|import| import.rpcs_in_window(self.write_size()));
         in_window.map_or(FLUSHES_MAX, |rpcs| rpcs.saturating_add(FLUSHES_AHEAD).min(FLUSHES_IN_WINDOW_MAX))
     }
 
@@ -217,7 +217,7 @@ impl Osc {
                 // A flush takes whole RPCs first, and the oldest bytes would wait for as long as a program makes more of
                 // these. So it takes only from what was written soon after them, which later writes do not add to. That is
                 // not only the oldest: a program that writes little at a time must not cause many small RPCs.
-                let oldest = oldest.filter(|_| state.cache.dirty_bytes() > self.brw_size());
+                let oldest = oldest.filter(|_| state.cache.dirty_bytes() > self.write_size());
                 let old = oldest.and_then(|oldest| {
                     let since = which.since.min(oldest + age_max / 4);
                     self.next_flush(&locks, &mut state, &Which { since, ..*which })
@@ -236,7 +236,7 @@ impl Osc {
     fn next_flush(&self, locks: &LockCache, state: &mut ObjectState, which: &Which<'_>) -> Option<(LockId, Flush)> {
         let now = self.now();
         let wanted = FlushWanted {
-            max_bytes: self.brw_size(),
+            max_bytes: self.write_size(),
             max_extents: EXTENTS_MAX,
             within: which.within,
             only_full: which.only_full,
@@ -312,6 +312,7 @@ impl Osc {
         let whole = object.without_truncation(LockId(out.write.lock)).await;
         let mut answer = self.write_unless_evicted(&out.write, evictions).await;
         drop(whole);
+        self.note_moved(out.write.extents.iter().map(|(_, data)| data.len() as u64).sum());
         if answer.as_ref().err() == Some(&Errno::ESTALE) && out.write.lock != 0 {
             // The server was restarted, and has no such lock.
             self.locks.lock().vanished(LockId(out.write.lock));

@@ -24,9 +24,13 @@ const RUN_MIN: u32 = 2;
 const STREAMS_MAX: usize = 4;
 /// Entries fetched for each entry that had to be requested all over the directory.
 const PER_MISS: usize = 8;
-/// Entries fetched at once at first, and the part of them that is given in advance: the second miss starts the fetch.
+/// Entries fetched at once at first. So many of them are given in advance that the second miss starts the fetch.
 const CHUNK_MIN: usize = 32;
-const CREDIT: usize = CHUNK_MIN - 2 * PER_MISS;
+/// The first window, and the entries fetched at once at first, of a directory whose servers are far away: many cost little more there than
+/// one. They double, too, up to the largest window.
+const FAR_WINDOW: usize = 512;
+/// The largest window there, unless an administrator has set one.
+const FAR_MAX: usize = 8192;
 /// After this many entries fetched all over a directory, they must have been of use: at least one for this part of the
 /// misses.
 const PROOF: usize = 2048;
@@ -157,6 +161,8 @@ struct Directory {
     misses: usize,
     /// True while a scan is under way that will bring entries that are not known yet.
     reading: bool,
+    /// True if its servers are far away.
+    is_far: bool,
     used: Time,
 }
 
@@ -165,6 +171,8 @@ struct Directory {
 pub(crate) struct Engine {
     /// The largest window; 0 turns the engine off.
     max: usize,
+    /// The same of directories whose servers are far away.
+    far_max: usize,
     directories: FxHashMap<Fid, Directory>,
     places: FxHashMap<Fid, (Fid, usize)>,
     entries: usize,
@@ -173,7 +181,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(max: usize) -> Engine {
-        Engine { max, ..Engine::default() }
+        Engine { max, far_max: FAR_MAX.max(max), ..Engine::default() }
     }
 
     pub(crate) fn max(&self) -> usize {
@@ -182,7 +190,7 @@ impl Engine {
 
     /// Sets the largest window; 0 turns it off.
     pub(crate) fn set_max(&mut self, max: usize) {
-        *self = Engine { counts: self.counts, ..Engine::new(max) };
+        *self = Engine { counts: self.counts, far_max: max, ..Engine::new(max) };
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -193,10 +201,11 @@ impl Engine {
         self.counts = Counts::default();
     }
 
-    /// Handles a listing by a program, of entries after `after`. Returns entries that are worth fetching at once.
+    /// Handles a listing by a program, of entries after `after`; `is_far` says that the servers are far away. Returns entries that are
+    /// worth fetching at once.
     pub(crate) fn handle_page(
         &mut self,
-        at: Fid,
+        (at, is_far): (Fid, bool),
         after: u64,
         page: &[DirEntry],
         end: bool,
@@ -208,7 +217,7 @@ impl Engine {
         self.make_room(at, page.len(), now);
         self.assert_room(at);
         let directory = self.directories.entry(at).or_default();
-        directory.used = now;
+        (directory.used, directory.is_far) = (now, is_far);
         if after == 0 {
             directory.rewind();
         }
@@ -284,12 +293,13 @@ impl Engine {
     pub(crate) fn handle_miss(&mut self, at: Fid, now: Time) -> Option<Ahead> {
         self.counts.miss_total += 1;
         self.make_room(at, 0, now);
-        let max = self.max;
         self.assert_room(at);
         let directory = self.directories.entry(at).or_default();
         directory.used = now;
+        let max = if directory.is_far { self.far_max } else { self.max };
         if directory.chunk == 0 {
-            (directory.credit, directory.chunk) = (CREDIT, CHUNK_MIN.min(max));
+            let first = if directory.is_far { FAR_WINDOW } else { CHUNK_MIN };
+            (directory.credit, directory.chunk) = (first.saturating_sub(2 * PER_MISS), first.min(max));
         }
         directory.misses += 1;
         directory.credit = (directory.credit + PER_MISS).min(2 * max);
@@ -330,7 +340,8 @@ impl Engine {
 
     fn look_ahead(&mut self, at: Fid, index: usize) -> Option<Ahead> {
         let directory = self.directories.get_mut(&at)?;
-        let (ahead, begins) = directory.look_ahead(at, index, self.max)?;
+        let max = if directory.is_far { self.far_max } else { self.max };
+        let (ahead, begins) = directory.look_ahead(at, index, max)?;
         self.counts.total += u64::from(begins);
         self.counts.list_total += ahead.count as u64;
         Some(ahead)
@@ -411,8 +422,8 @@ impl Engine {
 }
 
 impl Stream {
-    fn begin(index: usize, run: u32, now: Time) -> Stream {
-        let (last, window) = (index, WINDOW_MIN);
+    fn begin(index: usize, run: u32, window: usize, now: Time) -> Stream {
+        let last = index;
         Stream { last, run, window, fetched_to: 0, fetched: 0, hits: 0, hidden: false, used: now }
     }
 
@@ -478,7 +489,8 @@ impl Directory {
         if is_first && was_used {
             self.rewind();
         }
-        let stream = Stream::begin(index, u32::from(is_first), now);
+        let window = if self.is_far { FAR_WINDOW } else { WINDOW_MIN };
+        let stream = Stream::begin(index, u32::from(is_first), window, now);
         if self.streams.len() == STREAMS_MAX
             && let Some(oldest) = (0..STREAMS_MAX).min_by_key(|i| self.streams[*i].used)
         {

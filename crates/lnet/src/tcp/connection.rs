@@ -16,6 +16,7 @@
 //! the whole buffer alive for as long as a request waits. Payloads from 4 KiB go into page-aligned buffers of their
 //! own, on bulk connections straight from the socket: those read only headers ahead.
 
+use super::path::WINDOW;
 use super::{BULK_MIN, Shared, info};
 use crate::error::LnetError;
 use crate::frame::{self, ConnectionType, FrameError, FrameHeader, HEADER_LEN, Telling};
@@ -34,7 +35,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -61,6 +62,10 @@ pub(super) struct Connection {
     nid: Nid,
     socket: OwnedWriteHalf,
     outgoing: Mutex<Outgoing>,
+    /// Bytes of the messages that were accepted and that the socket has not taken whole.
+    unwritten: AtomicUsize,
+    /// True once the connection was prepared for a long path.
+    is_wide: AtomicBool,
     /// Rung when there is something for the writer task.
     work: Notify,
     tasks: Mutex<Vec<Task>>,
@@ -141,6 +146,8 @@ impl Connection {
             nid: shared.nid,
             socket,
             outgoing: Mutex::default(),
+            unwritten: AtomicUsize::new(0),
+            is_wide: AtomicBool::new(false),
             work: Notify::new(),
             tasks: Mutex::default(),
         })
@@ -176,6 +183,26 @@ impl Connection {
         info::link_status(self.peer, self.socket.as_ref())
     }
 
+    /// Time from a packet to its acknowledgement; none if the kernel does not tell it.
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        let status = self.link_status().filter(|status| status.round_trip_us > 0)?;
+        Some(Duration::from_micros(status.round_trip_us))
+    }
+
+    /// Lets a whole window of a long path be under way from the beginning, once.
+    pub(super) fn prepare_for_distance(&self) {
+        if !self.is_wide.swap(true, Ordering::Relaxed)
+            && let Err(e) = super::widen_receive_buffer(self.socket.as_ref(), WINDOW)
+        {
+            tracing::debug!("{}: the receive buffer of a connection with {} stays as it is: {e}", self.nid, self.peer);
+        }
+    }
+
+    /// Bytes of the messages that wait for the socket.
+    pub(super) fn unwritten(&self) -> usize {
+        self.unwritten.load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_bulk(&self) -> bool {
         self.connection_type != ConnectionType::Control
     }
@@ -192,6 +219,7 @@ impl Connection {
             return frame.fail(self.peer);
         }
         o.accepted = o.accepted.wrapping_add(1);
+        self.unwritten.fetch_add(frame.len(), Ordering::Relaxed);
         let quiet = now - o.last >= QUIET;
         o.last = now;
         if (small && quiet || is_passed_on && !small) && !o.writing && o.queue.is_empty() {
@@ -234,7 +262,9 @@ impl Connection {
 
     /// A frame is through: its message is its peer's to take.
     fn handle_written(&self, frame: Frame) {
+        let len = frame.len();
         let Some(out) = frame.out else { return };
+        self.unwritten.fetch_sub(len, Ordering::Relaxed);
         let mut untaken = Some(out.sent());
         let mut o = self.outgoing.lock();
         let is_taken = o.taken_early > 0;

@@ -19,6 +19,7 @@ mod backoff;
 mod claim;
 mod connection;
 mod info;
+mod path;
 mod refusals;
 
 use crate::bulk::GetInFlight;
@@ -33,9 +34,11 @@ use crate::status::bump;
 use backoff::Backoff;
 use claim::{Claim, Holder, Verdict};
 use connection::Connection;
+use futures_util::future::join_all;
 use nacre_base::{Errno, FxHashMap, Network, Nid};
 use nacre_rt::{Rt, Task};
 use parking_lot::Mutex;
+use path::Path;
 use refusals::Refusals;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -44,7 +47,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -77,6 +80,8 @@ struct Shared {
     /// what another peer knows it by.
     incarnations: RandomState,
     options: TcpOptions,
+    /// See [`TcpOptions::conns_per_peer`].
+    conns_per_peer: AtomicU32,
     checksums: Checksums,
     peers: Mutex<FxHashMap<Nid, Peer>>,
     /// So many peers are known when those that cannot be reached are forgotten.
@@ -106,8 +111,7 @@ struct Peer {
     backoff: Backoff,
     dialing_bulk: bool,
     bulk_backoff: Backoff,
-    /// Round robin over bulk connections.
-    turn: usize,
+    path: Path,
 }
 
 /// Why a dial or an introduction failed.
@@ -164,6 +168,7 @@ impl Tcp {
             incarnations: RandomState::new(),
             half_open: Arc::new(Semaphore::new(options.half_open_max)),
             half_open_places: Places::new((options.half_open_max / HALF_OPEN_SHARES).max(1), options.half_open_max),
+            conns_per_peer: AtomicU32::new(options.conns_per_peer),
             options,
             checksums: Checksums { messages: node.options.checksums, bulk: node.options.bulk_checksums },
             peers: Mutex::default(),
@@ -202,7 +207,11 @@ impl Lnd for Tcp {
             let typed = !bulk || connection.is_bulk();
             let dial_bulk = !typed && peer.may_dial_bulk(out.started);
             peer.dialing_bulk |= dial_bulk;
+            let is_due = peer.path.is_due(out.started);
             drop(peers);
+            if is_due {
+                shared.measure_path(&connection);
+            }
             if dial_bulk {
                 drop(shared.rt.spawn(dial_bulk_connections(shared.clone(), to)));
             }
@@ -255,10 +264,17 @@ impl Lnd for Tcp {
         connections.iter().filter_map(|c| c.link_status()).collect()
     }
 
+    fn set_conns_per_peer(&self, connections: u32) {
+        self.0.conns_per_peer.store(connections, Ordering::Relaxed);
+    }
+
     fn describe(&self) -> LndStatus {
         LndStatus {
             interface: Some(self.0.nid.ip().to_string()),
-            conns_per_peer: self.0.options.conns_per_peer,
+            conns_per_peer: match self.0.conns_per_peer() {
+                0 => self.0.most_connections(),
+                fixed => fixed,
+            },
             timeout_secs: self.0.options.timeout.as_secs(),
         }
     }
@@ -283,16 +299,32 @@ impl Lnd for Tcp {
 
 impl Peer {
     /// The connection for a message: of the right type if there is one, else any.
-    fn choose(&mut self, bulk: bool) -> Option<Arc<Connection>> {
+    fn choose(&self, bulk: bool) -> Option<Arc<Connection>> {
         let of = |t: ConnectionType| self.connections.iter().filter(move |c| c.connection_type == t);
-        if bulk {
-            let count = of(ConnectionType::BulkOut).count();
-            if count > 0 {
-                self.turn = self.turn.wrapping_add(1);
-                return of(ConnectionType::BulkOut).nth(self.turn % count).cloned();
-            }
+        // A connection that has lost a packet, or is slow for whatever reason, holds up no message that another one can carry. Of those with
+        // equally little to write the first is taken, because a connection that was used before is faster.
+        let least = of(ConnectionType::BulkOut).filter(|_| bulk).min_by_key(|connection| connection.unwritten());
+        if least.is_some() {
+            return least.cloned();
         }
         of(ConnectionType::Control).next().or(self.connections.first()).cloned()
+    }
+
+    /// Pairs of bulk connections that the path is worth beyond those that there are.
+    fn missing_bulk(&self, conns_per_peer: u32) -> u32 {
+        let wanted = if conns_per_peer == 0 { self.path.connections() } else { conns_per_peer };
+        wanted.saturating_sub(self.bulk_out())
+    }
+
+    /// The same before there is any bulk. One connection can wait for it. Several belong to a long path, where bulk would have to wait for
+    /// them, or go by the control connection, whose rate the kernel knows from small messages only.
+    fn missing_ahead(&self, conns_per_peer: u32) -> u32 {
+        let missing = self.missing_bulk(conns_per_peer);
+        if self.bulk_out() > 0 || missing > 1 { missing } else { 0 }
+    }
+
+    fn bulk_out(&self) -> u32 {
+        self.connections.iter().filter(|c| c.connection_type == ConnectionType::BulkOut).count() as u32
     }
 
     /// Who holds the peer's NID; `None` if no connection is open.
@@ -349,23 +381,19 @@ async fn dial_peer(shared: Arc<Shared>, to: Nid) {
     }
 }
 
-/// Opens the bulk connections to a peer, in both directions. Nothing waits for them.
+/// Opens the bulk connections to a peer that the path is worth and that are not there, in both directions. Nothing waits for them.
 async fn dial_bulk_connections(shared: Arc<Shared>, to: Nid) {
-    let mut result = Ok(());
-    for _ in 0..shared.options.conns_per_peer {
-        for connection_type in [ConnectionType::BulkOut, ConnectionType::BulkIn] {
-            result = match result {
-                Ok(()) => shared.dial(to, connection_type).await,
-                failed => failed,
-            };
-        }
-    }
+    let missing = shared.missing_bulk(to);
+    let both = (0..missing).flat_map(|_| [ConnectionType::BulkOut, ConnectionType::BulkIn]);
+    // At the same time, because each takes two round trips.
+    let dialed = join_all(both.map(|connection_type| shared.dial(to, connection_type))).await;
+    let result = dialed.into_iter().collect::<Result<Vec<()>, _>>();
     let now = shared.rt.now();
     let mut peers = shared.peers.lock();
     let Some(peer) = peers.get_mut(&to) else { return };
     peer.dialing_bulk = false;
     match result {
-        Ok(()) => peer.bulk_backoff.handle_success(),
+        Ok(_) => peer.bulk_backoff.handle_success(),
         Err(e) => {
             peer.bulk_backoff.handle_failure(now, shared.rt.random(), &shared.options);
             tracing::info!("{}: cannot open bulk connections to {to}: {e}", shared.nid);
@@ -417,6 +445,36 @@ impl Shared {
             return Err(HelloError::SomebodyElse(hello.sources[0]));
         }
         self.install(&Claim::dialed(hello.incarnation), hello, stream, connection_type)
+    }
+
+    /// The path to the peer of this connection is as long as the kernel says now. If it is worth more connections, they are dialed.
+    fn measure_path(self: &Arc<Self>, connection: &Connection) {
+        // The kernel is asked outside the lock, which every message needs.
+        let Some(round_trip) = connection.round_trip() else { return };
+        let mut peers = self.peers.lock();
+        let Some(peer) = peers.get_mut(&connection.peer) else { return };
+        peer.path.handle_round_trip(round_trip);
+        if peer.path.connections() > 1 {
+            peer.connections.iter().filter(|c| c.is_bulk()).for_each(|c| c.prepare_for_distance());
+        }
+        if peer.missing_ahead(self.conns_per_peer()) > 0 && peer.may_dial_bulk(self.rt.now()) {
+            peer.dialing_bulk = true;
+            drop(self.rt.spawn(dial_bulk_connections(self.clone(), connection.peer)));
+        }
+    }
+
+    /// Pairs of bulk connections to open now. A path that was not measured yet is as long as the handshake took.
+    fn missing_bulk(&self, to: Nid) -> u32 {
+        let first = self.peers.lock().get(&to).and_then(|peer| peer.connections.first().cloned());
+        let round_trip = first.and_then(|connection| connection.round_trip());
+        let mut peers = self.peers.lock();
+        let Some(peer) = peers.get_mut(&to) else { return 0 };
+        round_trip.into_iter().for_each(|round_trip| peer.path.handle_round_trip(round_trip));
+        peer.missing_bulk(self.conns_per_peer())
+    }
+
+    fn conns_per_peer(&self) -> u32 {
+        self.conns_per_peer.load(Ordering::Relaxed)
     }
 
     /// Takes an accepted connection through its introduction.
@@ -528,6 +586,9 @@ impl Shared {
             (old, std::mem::take(&mut peer.waiting))
         };
         node.handle_hello(self.nid, &hello.sources);
+        if connection.is_bulk() && connection.round_trip().is_some_and(path::is_long) {
+            connection.prepare_for_distance();
+        }
         connection.start(self, read_half);
         tracing::debug!("{}: {connection_type:?} connection with {peer_nid}", self.nid);
         if !old.is_empty() {
@@ -540,6 +601,12 @@ impl Shared {
             connection.send(out, want_bulk);
         }
         Ok(())
+    }
+
+    /// The most bulk connections in one direction that a peer has; 1 if none has any.
+    fn most_connections(&self) -> u32 {
+        let peers = self.peers.lock();
+        peers.values().map(Peer::bulk_out).max().unwrap_or_default().max(1)
     }
 
     /// Forgets peers that could not be reached and may be dialed again, when there are many: whoever sends messages through a
@@ -603,6 +670,15 @@ fn socket_for(address: IpAddr) -> io::Result<TcpSocket> {
 /// Linux heeds it for sockets of both kinds.
 fn choose_port_late(socket: &TcpSocket) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
+/// Lets the socket receive so many bytes before they are read, if the kernel's own limit (`tcp_rmem`) is not lower. Linux begins with room
+/// for 64 KiB and gives more as the reader takes data, which over a long path is slower than the sender learns to send, and congestion
+/// controls that measure the rate believe that the path is slow. A larger buffer that is asked for by `SO_RCVBUF` would
+/// have an end there; the one that Linux makes for a reader that wants to be woken late goes on to grow.
+fn widen_receive_buffer(stream: &impl AsRawFd, bytes: usize) -> io::Result<()> {
+    set_wake_at(stream, bytes)?;
+    set_wake_at(stream, 1)
 }
 
 /// Has readers of the socket woken when so many bytes are there, or when it ends.

@@ -5,7 +5,7 @@ use super::*;
 use crate::Purpose;
 use crate::frame::{self, ConnectionType, FrameHeader, Hello, Telling};
 use crate::message::{Header, Message};
-use crate::{LnetError, LnetOptions, TcpListen};
+use crate::{LnetError, LnetOptions, MESSAGE_MAX, TcpListen};
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::{Faults, Network};
 use nacre_rt::Rt;
@@ -55,7 +55,7 @@ async fn put_answer_and_ping() {
     let ((client, client_nid), (server, server_nid)) = pair().await;
     echo(&server);
     let mut answers = inbox(&client, ANSWER);
-    for len in [0, 1, 200, 4095, 4096, 100_000, 1 << 20] {
+    for len in [0, 1, 200, 4095, 4096, 100_000, MESSAGE_MAX] {
         client.put(server_nid, REQUEST, len as u64, pattern(len)).await.unwrap();
         let answer = answers.recv().await.unwrap();
         assert_eq!((answer.from, answer.match_bits), (server_nid, len as u64));
@@ -64,8 +64,8 @@ async fn put_answer_and_ping() {
             assert_eq!(answer.payload.pieces()[0].as_ptr() as usize % 4096, 0, "large payloads are page aligned");
         }
     }
-    let too_large = client.put(server_nid, REQUEST, 0, pattern((1 << 20) + 1)).await;
-    assert_eq!(too_large, Err(LnetError::TooLarge((1 << 20) + 1)));
+    let too_large = client.put(server_nid, REQUEST, 0, pattern(MESSAGE_MAX + 1)).await;
+    assert_eq!(too_large, Err(LnetError::TooLarge(MESSAGE_MAX + 1)));
     assert_eq!(client.ping(server_nid, SECOND).await, Ok(vec![Nid::LO, server_nid]));
     assert_eq!(server.ping(client_nid, SECOND).await, Ok(vec![Nid::LO, client_nid]));
     assert_eq!(client.peers()[0].nids, [server_nid]);

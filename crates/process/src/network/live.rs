@@ -143,6 +143,9 @@ fn set_tunables(lnet: &Lnet, network: Network, tunables: Tunables) -> Result<(),
     if let Some(credits) = tunables.peer_credits {
         lnet.set_peer_credits(network, credits);
     }
+    if let Some(connections) = tunables.conns_per_peer {
+        lnet.set_conns_per_peer(network, connections);
+    }
     Ok(())
 }
 

@@ -57,7 +57,7 @@ pub fn lnet_conf_of(config: &NetworkConfig) -> Value {
 }
 
 fn net_value(net: &Net) -> Value {
-    let Tunables { credits, peer_credits, peer_buffer_credits } = net.tunables;
+    let Tunables { credits, peer_credits, peer_buffer_credits, conns_per_peer } = net.tunables;
     let tunables =
         json!({"peer_credits": peer_credits, "peer_buffer_credits": peer_buffer_credits, "credits": credits});
     let ni = |interface: &Interface| {
@@ -66,8 +66,11 @@ fn net_value(net: &Net) -> Value {
             Interface::Address(ip, port) => (ip.to_string(), *port),
         };
         let mut ni = without_null(json!({"interfaces": {"0": name}, "port": port}));
-        if net.tunables != Tunables::default() {
+        if (Tunables { conns_per_peer: None, ..net.tunables }) != Tunables::default() {
             ni["tunables"] = without_null(tunables.clone());
+        }
+        if conns_per_peer.is_some() {
+            ni["lnd tunables"] = json!({"conns_per_peer": conns_per_peer});
         }
         ni
     };
@@ -362,7 +365,7 @@ impl NetSection {
                 net.tunables = tunables.check()?;
             }
             for (name, value) in ni.driver.unwrap_or_default() {
-                at(&value, check_driver(&name, &value.value.0))?;
+                at(&value, set_driver(&mut net.tunables, &name, &value.value.0))?;
             }
         }
         Ok(Some(net))
@@ -377,6 +380,7 @@ impl TunablesSection {
             peer_credits: number(&self.peer_credits),
             // Lustre's 0 means as many as the peer's credits, which is what a router begins with.
             peer_buffer_credits: number(&self.peer_buffer_credits).filter(|credits| *credits != 0),
+            conns_per_peer: None,
         };
         let places = [&self.credits, &self.peer_credits, &self.peer_buffer_credits];
         if let Some(place) = places.into_iter().flatten().next() {
@@ -455,11 +459,15 @@ pub(crate) fn check_setting(name: &str, value: &str) -> Result<Option<(String, S
 /// Settings of Lustre's that have one value here, and the reason.
 pub(crate) const FIXED: &[(&str, &str, &str)] = &[("numa_range", "0", "memory and processors are not grouped")];
 
-/// A line of `lnd tunables`: what the driver has cannot be changed by a file.
-fn check_driver(name: &str, value: &str) -> Result<(), String> {
+/// A line of `lnd tunables`.
+fn set_driver(tunables: &mut Tunables, name: &str, value: &str) -> Result<(), String> {
     let tcp = LnetOptions::default().tcp;
     let fixed = match name {
-        "conns_per_peer" => tcp.conns_per_peer.to_string(),
+        "conns_per_peer" => {
+            let connections = value.parse().map_err(|_| format!("conns_per_peer: {value:?} is not a number"))?;
+            tunables.conns_per_peer = Some(connections);
+            return tunables.check();
+        }
         "timeout" => tcp.timeout.as_secs().to_string(),
         "tos" => "-1".to_owned(),
         other => return Err(format!("lnd tunables have no {other}; they have conns_per_peer, timeout and tos")),
@@ -519,7 +527,8 @@ global:
         let config = parse_lnet_conf(FULL).unwrap();
         let nets: Vec<_> = config.nets.iter().map(|n| (n.network.to_string(), n.interfaces[0].to_string())).collect();
         assert_eq!(nets, [("tcp1".to_owned(), "eth0".to_owned()), ("tcp2".to_owned(), "10.2.0.11:7001".to_owned())]);
-        let tunables = Tunables { credits: Some(256), peer_credits: Some(8), peer_buffer_credits: None };
+        let tunables =
+            Tunables { credits: Some(256), peer_credits: Some(8), conns_per_peer: Some(1), ..Tunables::default() };
         assert_eq!(config.nets[0].tunables, tunables);
         assert_eq!(config.routes, ["tcp3 :2 10.2.0.13@tcp2".parse().unwrap()]);
         assert_eq!((config.routing, config.buffers), (Some(true), Buffers { small: Some(100), ..Buffers::default() }));
@@ -587,9 +596,9 @@ global:
                 "peer_credits: 257",
             ),
             (
-                "net:\n  - net type: tcp1\n    local NI(s):\n      - lnd tunables: {conns_per_peer: 4}\n",
+                "net:\n  - net type: tcp1\n    local NI(s):\n      - lnd tunables: {conns_per_peer: 65}\n",
                 4,
-                "cannot be changed",
+                "not a number from 0 to 64",
             ),
             ("routing: {enable: 2}\n", 1, "0 or 1"),
             ("peer:\n  - primary nid: 10.0.0.1@tcpip\n", 2, "10.0.0.1@tcpip"),

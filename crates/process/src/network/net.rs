@@ -32,7 +32,12 @@ pub struct Tunables {
     pub peer_credits: Option<u32>,
     /// Messages of a peer that a router holds.
     pub peer_buffer_credits: Option<u32>,
+    /// Bulk connections to a peer, in each direction; 0: as many as the path to it is worth.
+    pub conns_per_peer: Option<u32>,
 }
+
+/// Most bulk connections to a peer in each direction: a node refuses a peer that has more than twice as many and a control connection.
+const CONNS_PER_PEER_MAX: u32 = 64;
 
 impl Tunables {
     /// The names of [`Tunables::preset`].
@@ -45,7 +50,7 @@ impl Tunables {
             "lustre" => (256, 8),
             _ => return None,
         };
-        Some(Tunables { credits: Some(credits.0), peer_credits: Some(credits.1), peer_buffer_credits: None })
+        Some(Tunables { credits: Some(credits.0), peer_credits: Some(credits.1), ..Tunables::default() })
     }
 
     /// These, and where they say nothing `others`.
@@ -54,6 +59,7 @@ impl Tunables {
             credits: self.credits.or(others.credits),
             peer_credits: self.peer_credits.or(others.peer_credits),
             peer_buffer_credits: self.peer_buffer_credits.or(others.peer_buffer_credits),
+            conns_per_peer: self.conns_per_peer.or(others.conns_per_peer),
         }
     }
 
@@ -63,6 +69,7 @@ impl Tunables {
             ("credits", self.credits, 1..=1 << 20),
             ("peer_credits", self.peer_credits, 0..=256),
             ("peer_buffer_credits", self.peer_buffer_credits, 1..=1 << 20),
+            ("conns_per_peer", self.conns_per_peer, 0..=CONNS_PER_PEER_MAX),
         ] {
             if let Some(value) = value.filter(|value| !range.contains(value)) {
                 return Err(format!("{name}: {value} is not a number from {} to {}", range.start(), range.end()));
@@ -117,6 +124,6 @@ mod tests {
         assert_eq!(Tunables::preset("zfs"), None);
         let given = Tunables { peer_credits: Some(16), ..Tunables::default() };
         let both = given.or(Tunables::preset("lustre").unwrap());
-        assert_eq!(both, Tunables { credits: Some(256), peer_credits: Some(16), peer_buffer_credits: None });
+        assert_eq!(both, Tunables { credits: Some(256), peer_credits: Some(16), ..Tunables::default() });
     }
 }

@@ -2,6 +2,7 @@
 
 mod chaos;
 mod delivery;
+mod eager;
 mod limits;
 mod recovery;
 mod strangers;

@@ -4,6 +4,7 @@ use super::failure::{Failure, Tried};
 use super::sys;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -51,6 +52,11 @@ impl Netns {
     /// The name by which it was opened.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// A path by which other programs find the namespace, for as long as this lives.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
     /// Moves the calling thread to the namespace, for good. Sockets that it opens from now on belong there.

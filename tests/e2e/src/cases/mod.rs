@@ -28,6 +28,7 @@ pub(crate) mod tools;
 pub(crate) mod tree;
 pub(crate) mod up;
 pub(crate) mod waits;
+pub(crate) mod wan;
 
 use crate::case::{Beside, Case};
 
@@ -50,6 +51,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(config::all());
     all.extend(routers::all());
     all.extend(networks::all());
+    all.extend(wan::all());
     all.extend(power_cut::all());
     all.extend(progressive::all());
     all.extend(space::all());

@@ -25,7 +25,7 @@ fn now() -> Time {
 /// An engine that knows a whole directory.
 fn listed(max: usize, entries: usize) -> Engine {
     let mut engine = Engine::new(max);
-    assert_eq!(engine.handle_page(AT, 0, &page(0..entries), true, now()), None);
+    assert_eq!(engine.handle_page((AT, false), 0, &page(0..entries), true, now()), None);
     engine
 }
 
@@ -75,7 +75,7 @@ fn an_entry_is_not_requested_twice_at_once() {
 fn entries_that_are_counted_and_not_there_are_a_defect() {
     let mut engine = listed(64, 100);
     engine.entries += 1;
-    engine.handle_page(AT, 0, &page(0..200), true, now());
+    engine.handle_page((AT, false), 0, &page(0..200), true, now());
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_strange_page_of_a_server_is_no_defect() {
             };
             let page: Vec<_> = (0..10).map(|_| strange()).collect();
             let after = if prng.one_in(3) { 0 } else { prng.below(40) };
-            let mut aheads = vec![engine.handle_page(at, after, &page, prng.one_in(4), now())];
+            let mut aheads = vec![engine.handle_page((at, false), after, &page, prng.one_in(4), now())];
             aheads.push(engine.handle_lookup(at, format!("n{}", prng.below(20)).as_bytes(), now()).ahead);
             aheads.push(engine.handle_getattr(fid(prng.below(20) as usize), now()).ahead);
             aheads.push(engine.handle_miss(at, now()));
@@ -169,9 +169,9 @@ fn some_may_be_left_out_and_several_may_ask_at_once() {
 #[test]
 fn going_on_to_the_next_page_goes_on_at_once() {
     let mut engine = Engine::new(64);
-    engine.handle_page(AT, 0, &page(0..20), false, now());
+    engine.handle_page((AT, false), 0, &page(0..20), false, now());
     (0..20).for_each(|i| drop(engine.look_fetching(i)));
-    let ahead = engine.handle_page(AT, entry(19).cookie, &page(20..500), false, now()).unwrap();
+    let ahead = engine.handle_page((AT, false), entry(19).cookie, &page(20..500), false, now()).unwrap();
     assert_eq!((ahead.fids[0], ahead.after), (fid(20), entry(19).cookie));
     engine.check();
 }
@@ -180,7 +180,7 @@ fn going_on_to_the_next_page_goes_on_at_once() {
 fn a_listing_begun_anew_fetches_anew_and_changes_are_taken_over() {
     let mut engine = listed(64, 100);
     (0..100).for_each(|i| drop(engine.look_fetching(i)));
-    engine.handle_page(AT, 0, &page(0..100), true, now());
+    engine.handle_page((AT, false), 0, &page(0..100), true, now());
     engine.look_fetching(0);
     assert_eq!(engine.look_fetching(1).len(), 8);
     // Going through again without a listing begins when the first entry is asked for again.
@@ -189,7 +189,7 @@ fn a_listing_begun_anew_fetches_anew_and_changes_are_taken_over() {
     assert_eq!(engine.look_fetching(1).len(), 8);
     // Entry 10 is gone.
     let new = [page(0..10), page(11..60)].concat();
-    engine.handle_page(AT, 0, &new, true, now());
+    engine.handle_page((AT, false), 0, &new, true, now());
     engine.check();
     assert_eq!(engine.handle_getattr(fid(10), now()), Seen::default());
     assert_eq!(engine.directories[&AT].entries.len(), 59);
@@ -240,10 +240,10 @@ fn it_is_off_and_forgets() {
     let later = now() + MAX_AGE * 2;
     for i in 0..1000 {
         let at = Fid { oid: i, ..AT };
-        engine.handle_page(at, 0, &page(i as usize..i as usize + 500), true, now());
+        engine.handle_page((at, false), 0, &page(i as usize..i as usize + 500), true, now());
     }
     engine.check();
-    engine.handle_page(AT, 0, &page(0..3), true, later);
+    engine.handle_page((AT, false), 0, &page(0..3), true, later);
     assert_eq!((engine.directories.len(), engine.entries), (1, 3));
     engine.check();
 }
@@ -261,7 +261,7 @@ fn whatever_is_listed_and_asked_for_nothing_stays_under_way_and_the_books_are_ri
                 let from = if prng.below(2) == 0 { 0 } else { i };
                 let page: Vec<_> = page(from..i + 30).into_iter().filter(|_| prng.below(30) > 0).collect();
                 let after = if from == 0 { 0 } else { entry(from - 1).cookie };
-                engine.handle_page(at, after, &page, prng.below(5) == 0, now())
+                engine.handle_page((at, false), after, &page, prng.below(5) == 0, now())
             }
             1 => engine.handle_miss(at, now()),
             2 => engine.handle_getattr(fid(i), now()).ahead,

@@ -13,6 +13,9 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Bytes of a page that a holder asks for.
+pub(super) const PAGE_BYTES: u32 = 256 << 10;
+
 /// All bits that a reply with attributes can come with.
 pub(super) const ATTR: u64 = inode_bits::LOOKUP | inode_bits::UPDATE | inode_bits::PERM | inode_bits::LAYOUT;
 
@@ -195,7 +198,7 @@ impl Holder {
     }
 
     pub(super) async fn readpage(&self, fid: Fid, want: u64, want_parent: u64) -> Result<ReadpageReply, Errno> {
-        let (max_bytes, with_attr) = (READPAGE_MAX, true);
+        let (max_bytes, with_attr) = (PAGE_BYTES, true);
         let body = Readpage { fid, max_bytes, with_attr, want, want_parent, ..Readpage::default() };
         self.ask(Opcode::MdsReadpage, &body, |r: &ReadpageReply| of_page(fid, r)).await.map(|r| r.0)
     }

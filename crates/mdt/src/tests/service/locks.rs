@@ -235,7 +235,7 @@ fn a_page_of_a_directory_brings_the_locks_of_its_entries() {
         s.cluster.rt.sleep(secs(WAIT)).await;
         let page = s.one.readpage(s.e, ATTR, UPDATE).await.unwrap();
         assert!(!page.end && page.entries.len() > 500, "{}", page.entries.len());
-        assert!(nacre_wire::encode(&page).len() <= READPAGE_MAX as usize + 64);
+        assert!(nacre_wire::encode(&page).len() <= PAGE_BYTES as usize + 64);
         assert_eq!(page.parent_lock.unwrap().bits, UPDATE);
         assert!(page.entries.iter().all(|e| e.attr.as_ref().unwrap().lock.as_ref().unwrap().bits == ATTR));
         assert_eq!(s.cluster.server.mdt.lock_counts().0, page.entries.len(), "one for each, `.` and the page share");

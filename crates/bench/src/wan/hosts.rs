@@ -1,0 +1,92 @@
+//! Hosts on this machine: network namespaces that vanish with this program, the cables between them, and the programs that run there.
+
+use crate::places;
+use nacre_wan_link::edge::failure::Failure;
+use nacre_wan_link::edge::netns::Netns;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+/// A host. Its network ends with it.
+pub(crate) struct Host {
+    netns: Netns,
+}
+
+impl Host {
+    /// A host without any cable.
+    pub(crate) fn new(name: &str) -> Result<Host, String> {
+        let host = Host { netns: Netns::anonymous(name).map_err(|e| e.to_string())? };
+        host.ip("link set lo up")?;
+        Ok(host)
+    }
+
+    /// Its network namespace.
+    pub(crate) fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// Runs something in the host's network, in a thread of its own.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+        self.netns.run(|| work().map_err(Failure)).map_err(|failure| failure.0)
+    }
+
+    /// Runs a program to its end. Returns what it printed.
+    pub(crate) fn output(&self, command: &mut Command) -> Result<String, String> {
+        self.run(|| places::output_of(command))
+    }
+
+    /// Starts a program, and waits for the first line of its output that begins with `word`.
+    pub(crate) fn start(&self, command: &mut Command, word: &str) -> Result<Running, String> {
+        self.run(|| {
+            let name = command.get_program().to_string_lossy().into_owned();
+            command.stdin(Stdio::null()).stdout(Stdio::piped());
+            let child = command.spawn().map_err(|e| format!("cannot start {name}: {e}"))?;
+            let mut running = Running(child);
+            let out = running.0.stdout.take().map(BufReader::new);
+            let mut lines = out.into_iter().flat_map(|out| out.lines().map_while(Result::ok));
+            match lines.find(|line| line.starts_with(word)) {
+                Some(_) => Ok(running),
+                None => Err(format!("{name} has ended before it said `{word}`")),
+            }
+        })
+    }
+
+    /// Sets one of the kernel's parameters of this host's network, which the machine's own network does not share.
+    pub(crate) fn sysctl(&self, setting: &str) -> Result<(), String> {
+        self.output(Command::new("sysctl").args(["-qw", setting])).map(drop)
+    }
+
+    fn ip(&self, command: &str) -> Result<(), String> {
+        self.output(Command::new("ip").args(command.split(' '))).map(drop)
+    }
+}
+
+/// Joins two hosts by a cable that is as fast as the machine. Each end has its own address, and its network's name.
+pub(crate) fn join(name: &str, [(a, a_address), (b, b_address)]: [(&Host, &str); 2]) -> Result<(), String> {
+    a.ip(&format!("link add {name} type veth peer name {name} netns {}", b.netns.path()))?;
+    for (host, address) in [(a, a_address), (b, b_address)] {
+        host.ip(&format!("addr add {address}/24 dev {name}"))?;
+        host.ip(&format!("link set {name} up"))?;
+    }
+    Ok(())
+}
+
+/// A program that runs on a host. It is told to end when this is dropped.
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Waits until the program has ended by itself.
+    pub(crate) fn wait(mut self) -> Result<(), String> {
+        self.0.wait().map(drop).map_err(|e| e.to_string())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !matches!(self.0.try_wait(), Ok(None)) {
+            return;
+        }
+        // SAFETY: a signal to a child that has not been waited for, so that the number is still its own.
+        unsafe { libc::kill(self.0.id().cast_signed(), libc::SIGTERM) };
+        let _ = self.0.wait();
+    }
+}

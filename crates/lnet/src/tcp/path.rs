@@ -1,0 +1,102 @@
+//! How many bulk connections the path to a peer is worth. A sans-IO engine: it is told the round trips that the kernel measures.
+//!
+//! One connection holds no more than the kernel's largest send buffer, which Linux sets to 4 MiB (`tcp_wmem`) of which about two
+//! thirds are data; it grows from a few packets anew when it was idle; and one loss halves it. On a short path none of that matters.
+//! On a long one several connections side by side hold more, grow together, and lose less at a loss.
+
+use nacre_base::Time;
+use std::time::Duration;
+
+/// One more connection for each of these in a round trip. With it two thirds of 4 MiB for each connection carry about 2 Gbit/s on a path of
+/// any length up to [`CONNECTIONS_MAX`].
+const ROUND_TRIP_OF_ONE: Duration = Duration::from_millis(10);
+/// A path is short below this, whatever delays a busy machine adds: one connection is enough.
+const SHORT: Duration = Duration::from_millis(5);
+/// Most connections in each direction: as many as file transfers over long distances commonly use.
+pub(super) const CONNECTIONS_MAX: u32 = 16;
+/// Shortest time between two looks at a path.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// The least of so many round trips counts, because queues lengthen most of them.
+const SAMPLES: usize = 4;
+
+/// Bytes that may be under way on one connection of a long path: what its sender has room for.
+pub(super) const WINDOW: usize = 4 << 20;
+
+/// Whether so long a round trip makes a path a long one.
+pub(super) fn is_long(round_trip: Duration) -> bool {
+    round_trip >= SHORT
+}
+
+/// The path to one peer.
+#[derive(Debug, Default)]
+pub(super) struct Path {
+    /// The last round trips, of which the oldest is replaced next.
+    samples: [Option<Duration>; SAMPLES],
+    next: usize,
+    /// When to look again.
+    look_at: Time,
+}
+
+impl Path {
+    /// Whether it is time to measure the path again; if so, it will be again only after a while.
+    pub(super) fn is_due(&mut self, now: Time) -> bool {
+        let is_due = now >= self.look_at;
+        if is_due {
+            self.look_at = now + LOOK_INTERVAL;
+        }
+        is_due
+    }
+
+    /// A connection's round trip takes so long now.
+    pub(super) fn handle_round_trip(&mut self, round_trip: Duration) {
+        self.samples[self.next % SAMPLES] = Some(round_trip);
+        self.next += 1;
+    }
+
+    /// Bulk connections that the path is worth, in each direction.
+    pub(super) fn connections(&self) -> u32 {
+        let least = self.samples.iter().flatten().min().copied().unwrap_or_default();
+        if !is_long(least) {
+            return 1;
+        }
+        let wanted = least.as_nanos().div_ceil(ROUND_TRIP_OF_ONE.as_nanos());
+        u32::try_from(wanted).unwrap_or(CONNECTIONS_MAX).clamp(1, CONNECTIONS_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(round_trips_ms: &[u64]) -> u32 {
+        let mut path = Path::default();
+        round_trips_ms.iter().for_each(|ms| path.handle_round_trip(Duration::from_millis(*ms)));
+        path.connections()
+    }
+
+    #[test]
+    fn a_longer_path_has_more_connections() {
+        let of = [0, 4, 5, 11, 22, 45, 92, 183, 366, 60_000].map(|ms| after(&[ms]));
+        assert_eq!(of, [1, 1, 1, 2, 3, 5, 10, 16, 16, 16]);
+        assert_eq!(after(&[]), 1, "a path that was not measured");
+    }
+
+    #[test]
+    fn a_queue_that_lengthens_round_trips_for_a_moment_counts_for_nothing() {
+        assert_eq!(after(&[1, 80, 90, 80]), 1);
+    }
+
+    #[test]
+    fn a_route_that_became_longer_counts_after_four_looks() {
+        assert_eq!(after(&[1, 92, 92, 92]), 1);
+        assert_eq!(after(&[1, 92, 92, 92, 95]), 10);
+        assert_eq!(after(&[92, 92, 92, 92, 11]), 2, "one that became shorter counts at once");
+    }
+
+    #[test]
+    fn looks_keep_their_distance() {
+        let mut path = Path::default();
+        let at = |ms| Time::ZERO + Duration::from_millis(ms);
+        assert_eq!([0, 1, 99, 100, 150, 300].map(|ms| path.is_due(at(ms))), [true, false, false, true, false, true]);
+    }
+}

@@ -1,0 +1,255 @@
+//! Memory for data that travels with its request, although it is more than every request may bring: eager bulk. Such data
+//! saves the round trip in which a server asks for it, which counts only over a distance. Sans-IO engines of both sides.
+//!
+//! The server grants each client memory ahead, in every reply. The client sends data along only within the grant, and keeps it exposed
+//! as well, so that the server may throw away what it has no room for, and ask for it when the request's turn has come.
+//!
+//! A client may have as much memory as is still free. One alone gets half of the memory, and of many each the same part, while some is always
+//! left for one more: "Dynamic queue length thresholds for shared-memory packet switches" (A. K. Choudhury, E. L. Hahne, IEEE/ACM
+//! Transactions on Networking 6(2), 1998), with a factor of one.
+
+use nacre_base::{FxHashMap, Nid};
+use nacre_lnet::MAX_PAYLOAD;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most data of one request that travels with it.
+pub const EAGER_MAX: usize = MAX_PAYLOAD;
+/// Bytes of memory for it, unless an administrator says otherwise. It is used only while data comes.
+pub(crate) const EAGER_MEMORY: u64 = 512 << 20;
+/// The most that an administrator may set, in MiB.
+pub(crate) const EAGER_MEMORY_MB_MAX: u64 = 1 << 20;
+/// Data travels with its request if a round trip takes at least so long. Over less the server takes data when it needs it, in
+/// larger requests, straight to where the device wants it.
+pub(crate) const FAR: Duration = Duration::from_millis(2);
+
+/// The memory of a server.
+#[derive(Debug)]
+pub(crate) struct EagerMemory {
+    max: u64,
+    used: u64,
+    /// Bytes of each client that has any.
+    of_clients: FxHashMap<Nid, u64>,
+    counts: EagerCounts,
+}
+
+/// What became of data that came with its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct EagerCounts {
+    /// Bytes that were kept.
+    pub(crate) kept: u64,
+    /// Bytes that were thrown away.
+    pub(crate) refused: u64,
+    /// The most memory that was ever used.
+    pub(crate) most: u64,
+}
+
+impl Default for EagerMemory {
+    fn default() -> EagerMemory {
+        EagerMemory { max: EAGER_MEMORY, used: 0, of_clients: FxHashMap::default(), counts: EagerCounts::default() }
+    }
+}
+
+impl EagerMemory {
+    pub(crate) fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// So much memory from now on. What is used beyond it is given back when its requests are done.
+    pub(crate) fn set_max(&mut self, max: u64) {
+        self.max = max;
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub(crate) fn counts(&self) -> EagerCounts {
+        self.counts
+    }
+
+    /// Bytes that any client may have now.
+    pub(crate) fn grant(&self) -> u64 {
+        self.max.saturating_sub(self.used)
+    }
+
+    /// Takes memory for data of a client; false if it has too much already.
+    fn take(&mut self, client: Nid, bytes: u64) -> bool {
+        let (free, own) = (self.grant(), self.of_clients.get(&client).copied().unwrap_or_default());
+        if own.saturating_add(bytes) > free {
+            self.counts.refused += bytes;
+            return false;
+        }
+        *self.of_clients.entry(client).or_default() += bytes;
+        self.used += bytes;
+        self.counts.kept += bytes;
+        self.counts.most = self.counts.most.max(self.used);
+        assert!(
+            self.used <= self.max,
+            "{} of {} bytes are used for data that came with its requests",
+            self.used,
+            self.max
+        );
+        true
+    }
+
+    fn give(&mut self, client: Nid, bytes: u64) {
+        let Some(own) = self.of_clients.get_mut(&client) else {
+            panic!("{client} gives memory back that it never had")
+        };
+        assert!(bytes <= *own && *own <= self.used, "{client} gives {bytes} bytes back and has {own} of {}", self.used);
+        *own -= bytes;
+        self.used -= bytes;
+        if *own == 0 {
+            self.of_clients.remove(&client);
+        }
+    }
+}
+
+/// Memory that the data of a request has, until this is dropped.
+#[must_use = "the memory is used until this is dropped"]
+pub(crate) struct EagerInUse {
+    memory: Arc<Mutex<EagerMemory>>,
+    client: Nid,
+    bytes: u64,
+}
+
+impl EagerInUse {
+    /// Takes memory for data of a client, if it may have so much.
+    pub(crate) fn take(memory: &Arc<Mutex<EagerMemory>>, client: Nid, bytes: usize) -> Option<EagerInUse> {
+        let bytes = bytes as u64;
+        let taken = memory.lock().take(client, bytes);
+        taken.then(|| EagerInUse { memory: memory.clone(), client, bytes })
+    }
+}
+
+impl Drop for EagerInUse {
+    fn drop(&mut self) {
+        self.memory.lock().give(self.client, self.bytes);
+    }
+}
+
+/// A client's knowledge of the way to a target: how far it is, and how much memory it has been granted there.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Distance {
+    /// The least time of a round trip, in microseconds, or a little more if round trips have become longer; 0 if none was measured.
+    least_us: u32,
+    /// Granted, in KiB.
+    granted_kib: u32,
+}
+
+/// A measured round trip that takes longer than the least moves the least towards it by this part.
+const DRIFT: u32 = 16;
+
+impl Distance {
+    /// A request was answered after so long, its time at the server left out. With bulk that is longer than a round trip, however near the
+    /// server is, and says only how long one takes at most.
+    pub(crate) fn handle_round_trip(&mut self, round_trip: Duration, has_bulk: bool) {
+        let sample = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX).max(1);
+        self.least_us = match self.least_us {
+            0 => sample,
+            least if sample <= least => sample,
+            least if has_bulk => least,
+            // A new route counts within a few answers, and a delay of one answer is forgotten with the next.
+            least => least + (sample - least).div_ceil(DRIFT),
+        };
+    }
+
+    /// The server has granted so much.
+    pub(crate) fn handle_grant(&mut self, bytes: u32) {
+        self.granted_kib = bytes >> 10;
+    }
+
+    /// The least time of a round trip; zero if it is not known.
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.least_us.into())
+    }
+
+    /// Whether the target is so far away that data should travel with its request.
+    pub(crate) fn is_far(&self) -> bool {
+        self.round_trip() >= FAR
+    }
+
+    /// Whether so many bytes more may be under way, beside those that are.
+    pub(crate) fn has_room(&self, under_way: u64, bytes: u64) -> bool {
+        under_way.saturating_add(bytes) <= u64::from(self.granted_kib) << 10
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn memory(max: u64) -> EagerMemory {
+        EagerMemory { max, ..EagerMemory::default() }
+    }
+
+    #[test]
+    fn one_client_has_half_of_the_memory_and_two_have_a_third_each() {
+        let mut memory = memory(12 * MIB);
+        let (a, b) = (Nid::sim(1), Nid::sim(2));
+        let fill = |memory: &mut EagerMemory, client| (0..99).take_while(|_| memory.take(client, MIB)).count();
+        assert_eq!(fill(&mut memory, a), 6);
+        assert_eq!(fill(&mut memory, b), 3, "whoever comes later finds some");
+        (0..6).for_each(|_| memory.give(a, MIB));
+        assert_eq!((fill(&mut memory, b), fill(&mut memory, a)), (3, 3));
+        (0..3).for_each(|_| memory.give(a, MIB));
+        (0..6).for_each(|_| memory.give(b, MIB));
+        assert_eq!((memory.used(), memory.grant(), memory.of_clients.len()), (0, 12 * MIB, 0));
+        assert_eq!(memory.counts(), EagerCounts { kept: 15 * MIB, refused: 4 * MIB, most: 9 * MIB });
+    }
+
+    #[test]
+    fn less_memory_is_not_exceeded_by_more() {
+        let mut memory = memory(8 * MIB);
+        assert!(memory.take(Nid::sim(1), 4 * MIB));
+        memory.set_max(2 * MIB);
+        assert_eq!(memory.grant(), 0);
+        assert!(!memory.take(Nid::sim(2), 1));
+        memory.give(Nid::sim(1), 4 * MIB);
+        assert!(memory.take(Nid::sim(2), 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "gives memory back that it never had")]
+    fn memory_comes_back_once() {
+        let mut memory = memory(8 * MIB);
+        assert!(memory.take(Nid::sim(1), MIB));
+        memory.give(Nid::sim(1), MIB);
+        memory.give(Nid::sim(1), MIB);
+    }
+
+    #[test]
+    fn a_delay_of_one_answer_makes_no_distance_and_a_new_route_does() {
+        let mut distance = Distance::default();
+        let mut after = |ms: &[f64]| {
+            ms.iter().for_each(|ms| distance.handle_round_trip(Duration::from_secs_f64(ms / 1e3), false));
+            (distance.is_far(), distance.round_trip())
+        };
+        assert_eq!(after(&[0.2, 20.0]), (false, Duration::from_micros(200 + 1238)));
+        assert_eq!(after(&[0.2]), (false, Duration::from_micros(200)));
+        assert!(after(&[92.0]).0 && after(&[92.0; 60]).1 > Duration::from_millis(88));
+        assert!(!after(&[0.2]).0);
+    }
+
+    #[test]
+    fn the_time_that_bulk_takes_makes_no_distance() {
+        let mut distance = Distance::default();
+        distance.handle_round_trip(Duration::from_micros(200), false);
+        (0..99).for_each(|_| distance.handle_round_trip(Duration::from_millis(80), true));
+        assert!(!distance.is_far());
+        distance.handle_round_trip(Duration::from_micros(100), true);
+        assert_eq!(distance.round_trip(), Duration::from_micros(100));
+    }
+
+    #[test]
+    fn data_is_sent_along_within_the_grant() {
+        let mut distance = Distance::default();
+        assert!(!distance.has_room(0, 1));
+        distance.handle_grant(2 * MIB as u32);
+        assert!(distance.has_room(MIB, MIB) && !distance.has_room(MIB, MIB + 1) && !distance.has_room(u64::MAX, 1));
+    }
+}

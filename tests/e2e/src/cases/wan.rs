@@ -1,0 +1,34 @@
+//! Two sites with a long path between them, as `nacre bench wan` makes them.
+
+use crate::case::{Case, Env};
+use crate::failure::{Context, Outcome, bail, ensure};
+use crate::process::Program;
+use nacre_experiment::Experiment;
+use std::time::Duration;
+
+/// This module's part of the list.
+pub(crate) fn all() -> Vec<Case> {
+    vec![Case::new("wan.rates", rates).needs_cluster().limits(120, 300)]
+}
+
+/// What a writer and a reader must at least get of plain TCP, in percent, on a machine that other programs may use as well. With 8 peer credits, one
+/// connection, or data that is asked for, they get half of it or less.
+const SHARE_MIN: f64 = 65.0;
+
+/// Over a path of 45 ms, with nothing set by hand, a writer and a reader get what plain TCP gets.
+fn rates(env: &Env) -> Outcome {
+    let Some(cluster) = &env.cluster else { bail!("this case needs the product") };
+    let dir = env.local.join("wan");
+    std::fs::create_dir_all(&dir)?;
+    let bench =
+        Program::new(cluster.nacre()).args(["bench", "--json", "wan", "--rtts", "45", "--jobs", "1", "--streams", "8"]);
+    let printed = bench.args(["--osts", "2", "--dir"]).arg(&dir).limit(Duration::from_secs(110)).run()?.stdout;
+    let result: Experiment = serde_json::from_str(&printed).context("what nacre bench wan prints")?;
+    for direction in ["write", "read"] {
+        let share = result.ours(&format!("{direction}, 1 at once, 45 ms"), "share_of_tcp");
+        let share = share.context("the share of a direction")?;
+        let is_enough = share >= SHARE_MIN;
+        ensure!(is_enough, "a {direction} got {share:.0} % of plain TCP: {printed}");
+    }
+    Ok(())
+}
