@@ -198,7 +198,7 @@ impl Client {
             invalidate: Invalidator::default(),
             callbacks: Arc::default(),
             memory: Arc::new(Memory::new(config.cached_bytes)),
-            far_ways: Mutex::default(),
+            far_ways: OnceLock::new(),
             rules: Rules::default(),
             rt,
         });

@@ -20,7 +20,7 @@ use nacre_ptlrpc::{Refusals, RpcNode, Servers};
 use nacre_rt::Rt;
 use nacre_wire::ldlm::callback_target;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The mount, as its connections need to know it.
 pub(crate) struct Mount {
@@ -43,12 +43,16 @@ pub(crate) struct Mount {
     pub(crate) callbacks: Arc<Callbacks>,
     /// Cached file data.
     pub(crate) memory: Arc<Memory>,
-    /// What the ways to OSTs far away hold.
-    pub(crate) far_ways: Mutex<FarWays>,
+    /// What the ways to OSTs far away hold, made when one is used.
+    pub(crate) far_ways: OnceLock<Box<Mutex<FarWays>>>,
     pub(crate) rules: Rules,
 }
 
 impl Mount {
+    pub(crate) fn far_ways(&self) -> &Mutex<FarWays> {
+        self.far_ways.get_or_init(Box::default)
+    }
+
     /// Serves the target that `servers` send callbacks to.
     pub(crate) fn serve_callbacks(&self, servers: Servers) {
         let (client, callbacks, rt) = (self.client, self.callbacks.clone(), self.rt.clone());

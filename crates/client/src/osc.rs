@@ -213,14 +213,14 @@ impl Osc {
     /// What a stream of reads should ask for ahead so that it never waits for an OST far away; 0 for one that is near. The way holds half of
     /// it, and the rest is on its way to be asked for again.
     pub(crate) fn far_window(&self) -> u64 {
-        self.far().map_or(0, |_| 2 * self.connection.mount().far_ways.lock().bytes_under_way())
+        self.far().map_or(0, |_| 2 * self.connection.mount().far_ways().lock().bytes_under_way())
     }
 
     /// So many bytes were read or written.
     fn note_moved(&self, bytes: u64) {
         self.note_distance();
         if let Some(round_trip) = self.far() {
-            self.connection.mount().far_ways.lock().handle_moved(bytes, round_trip, self.now());
+            self.connection.mount().far_ways().lock().handle_moved(bytes, round_trip, self.now());
         }
     }
 

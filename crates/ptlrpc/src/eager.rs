@@ -135,9 +135,21 @@ impl Drop for EagerInUse {
 pub(crate) struct Distance {
     /// The least time of a round trip, in microseconds, or a little more if round trips have become longer; 0 if none was measured.
     least_us: u32,
-    /// Granted, in KiB.
-    granted_kib: u32,
+    /// Granted, in units of [`GRANT_UNIT`].
+    granted: u16,
+    /// Answers to small requests in a row that took at least [`FAR`], without any quicker answer between them; after a quicker one less, by
+    /// what that one weighs.
+    far_in_a_row: i8,
 }
+
+/// A grant is kept in units of so many bytes, because a client has an import for each of hundreds of targets.
+const GRANT_UNIT: u32 = 64 << 10;
+/// A target is far away after so many such answers. One may come late from a near server that is just starting, or busy; a writer's first
+/// two are those to its connect and to its request for a lock.
+const FAR_ANSWERS: i8 = 2;
+/// A quick answer shows that a target is near. So many late ones in a row beyond [`FAR_ANSWERS`] show that the route to it has become long. Fewer may be
+/// a full network.
+const NEAR_WEIGHS: i8 = 14;
 
 /// A measured round trip that takes longer than the least moves the least towards it by this part.
 const DRIFT: u32 = 16;
@@ -147,6 +159,11 @@ impl Distance {
     /// server is, and says only how long one takes at most.
     pub(crate) fn handle_round_trip(&mut self, round_trip: Duration, has_bulk: bool) {
         let sample = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX).max(1);
+        if round_trip < FAR {
+            self.far_in_a_row = -NEAR_WEIGHS;
+        } else if !has_bulk {
+            self.far_in_a_row = self.far_in_a_row.saturating_add(1);
+        }
         self.least_us = match self.least_us {
             0 => sample,
             least if sample <= least => sample,
@@ -158,7 +175,7 @@ impl Distance {
 
     /// The server has granted so much.
     pub(crate) fn handle_grant(&mut self, bytes: u32) {
-        self.granted_kib = bytes >> 10;
+        self.granted = u16::try_from(bytes / GRANT_UNIT).unwrap_or(u16::MAX);
     }
 
     /// The least time of a round trip; zero if it is not known.
@@ -168,12 +185,12 @@ impl Distance {
 
     /// Whether the target is so far away that data should travel with its request.
     pub(crate) fn is_far(&self) -> bool {
-        self.round_trip() >= FAR
+        self.far_in_a_row >= FAR_ANSWERS
     }
 
     /// Whether so many bytes more may be under way, beside those that are.
     pub(crate) fn has_room(&self, under_way: u64, bytes: u64) -> bool {
-        under_way.saturating_add(bytes) <= u64::from(self.granted_kib) << 10
+        under_way.saturating_add(bytes) <= u64::from(self.granted) * u64::from(GRANT_UNIT)
     }
 }
 
@@ -223,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_of_one_answer_makes_no_distance_and_a_new_route_does() {
+    fn a_full_network_makes_no_distance_and_a_new_route_does() {
         let mut distance = Distance::default();
         let mut after = |ms: &[f64]| {
             ms.iter().for_each(|ms| distance.handle_round_trip(Duration::from_secs_f64(ms / 1e3), false));
@@ -231,8 +248,19 @@ mod tests {
         };
         assert_eq!(after(&[0.2, 20.0]), (false, Duration::from_micros(200 + 1238)));
         assert_eq!(after(&[0.2]), (false, Duration::from_micros(200)));
-        assert!(after(&[92.0]).0 && after(&[92.0; 60]).1 > Duration::from_millis(88));
+        assert!(!after(&[92.0; 15]).0, "late answers");
+        assert!(!after(&[0.2]).0 && !after(&[92.0; 15]).0 && after(&[92.0]).0);
+        assert!(after(&[92.0; 60]).1 > Duration::from_millis(88));
         assert!(!after(&[0.2]).0);
+    }
+
+    #[test]
+    fn the_first_two_answers_tell_the_distance() {
+        let mut distance = Distance::default();
+        distance.handle_round_trip(Duration::from_millis(92), false);
+        assert!(!distance.is_far(), "a server that is just starting answers late");
+        distance.handle_round_trip(Duration::from_millis(92), false);
+        assert!(distance.is_far());
     }
 
     #[test]

@@ -149,6 +149,19 @@ impl RpcNode {
             of_node.upgrade().inspect(|node| node.set_request_buffers(max));
             Ok(())
         });
+        params.add("req_buffers", move || shown.upgrade().map(|node| node.show_buffers()).unwrap_or_default());
+        params.add_number("at_min", core.at_min_secs.clone(), 0..=AT_MAX.as_secs());
+        let changed = move || {
+            let now = core.rt.now();
+            // Next pings may be due earlier than the timer thinks.
+            core.deadlines.arm_all(now);
+            now
+        };
+        liveness.list_in(params, changed);
+    }
+
+    /// Lists the parameters that only a node with targets has. It may do so for each of them.
+    pub fn list_serving_in(&self, params: &Params) {
         let [of_max, of_set, of_show] = [(); 3].map(|()| Arc::downgrade(&self.0));
         let max = move || {
             let node = of_max.upgrade();
@@ -161,15 +174,6 @@ impl RpcNode {
             Ok(())
         });
         params.add("eager_memory", move || of_show.upgrade().map(|node| node.show_eager()).unwrap_or_default());
-        params.add("req_buffers", move || shown.upgrade().map(|node| node.show_buffers()).unwrap_or_default());
-        params.add_number("at_min", core.at_min_secs.clone(), 0..=AT_MAX.as_secs());
-        let changed = move || {
-            let now = core.rt.now();
-            // Next pings may be due earlier than the timer thinks.
-            core.deadlines.arm_all(now);
-            now
-        };
-        liveness.list_in(params, changed);
     }
 
     /// Keeps the node's targets informed of their clients' leases, which `ask` asks the MGS for, until the returned value is

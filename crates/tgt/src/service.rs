@@ -156,6 +156,7 @@ pub async fn serve<S: Service>(service: &Arc<S>) -> Result<ServedTarget, TargetE
         recovered.recovered().await;
     }));
     let served = target.node().serve(&target.name().to_string(), dispatcher);
+    target.node().list_serving_in(params);
     let evictions = served.evictions();
     params.add(format!("{}eviction_count", target.param_prefix()), move || evictions.load(Ordering::Relaxed));
     Ok(served)

@@ -91,6 +91,9 @@ fn nothing_is_lost_or_kept_for_ever_over_a_bad_way() {
         run(seed, 100_000, |rt| async move {
             let w = apart(&rt, ROUND_TRIP, 30_000);
             let import = w.import();
+            for n in 0..8 {
+                apply(&import, n).await.unwrap();
+            }
             for i in 0..20 {
                 let len = EAGER_MAX - i;
                 assert_eq!(write(&import, pattern(len)).await, Ok(len as u64));
