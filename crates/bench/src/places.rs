@@ -181,7 +181,7 @@ pub(crate) fn serve_null(args: &ServeNull) -> Result<(), String> {
 
 /// A Nacre file system that this program started: all of it in one process, with storage of its own.
 pub(crate) struct OwnFileSystem {
-    process: Child,
+    process: Running,
     /// Directory of its control sockets, apart from those of other file systems of this host.
     run_dir: PathBuf,
     pub(crate) mountpoint: PathBuf,
@@ -199,12 +199,10 @@ impl OwnFileSystem {
         let mut command = program(&run_dir)?;
         command.args(["up", "-f", "--listen", "127.0.0.1:0"]).arg(&storage).arg(&mountpoint);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-        let process = command.spawn().map_err(|e| format!("cannot start nacre up: {e}"))?;
+        let process = Running::start(&mut command).map_err(|e| format!("cannot start nacre up: {e}"))?;
         let mut own = OwnFileSystem { process, run_dir, mountpoint };
-        let mut lines =
-            own.process.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines().map_while(Result::ok));
         // Earlier lines say what it is doing.
-        let last = lines.find(|line| !line.starts_with("says ")).unwrap_or_default();
+        let last = own.process.first_line(|line| !line.starts_with("says ")).unwrap_or_default();
         match last.strip_prefix("ready ") {
             Some(_) => Ok(own),
             None => Err(format!("nacre up failed: {}", last.trim_start_matches("failed ").trim())),
@@ -229,10 +227,43 @@ impl OwnFileSystem {
 
 impl Drop for OwnFileSystem {
     fn drop(&mut self) {
-        // SAFETY: a signal to a child that has not been waited for, so that the number is still its own.
-        unsafe { libc::kill(self.process.id().cast_signed(), libc::SIGTERM) };
-        let _ = self.process.wait();
+        self.process.end();
         let _ = nacre_fuse::mount::unmount(&self.mountpoint, Unmount::Lazy);
+    }
+}
+
+/// A program that runs until this is dropped.
+pub(crate) struct Running(Child);
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> std::io::Result<Running> {
+        command.spawn().map(Running)
+    }
+
+    /// The first line of its standard output that is wanted; none if the program ends before. Later output is not read.
+    pub(crate) fn first_line(&mut self, is_wanted: impl Fn(&str) -> bool) -> Option<String> {
+        let lines = self.0.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines().map_while(Result::ok));
+        lines.into_iter().find(|line| is_wanted(line))
+    }
+
+    /// Waits until the program has ended by itself.
+    pub(crate) fn wait(mut self) -> Result<(), String> {
+        self.0.wait().map(drop).map_err(|e| e.to_string())
+    }
+
+    /// Tells the program to end, if it still runs, and waits until it has.
+    fn end(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            // SAFETY: a signal to a child that has not been waited for, so that the number is still its own.
+            unsafe { libc::kill(self.0.id().cast_signed(), libc::SIGTERM) };
+            let _ = self.0.wait();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

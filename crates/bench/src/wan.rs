@@ -17,7 +17,7 @@ use indicatif::ProgressBar;
 use nacre_base::table;
 use nacre_experiment::plot::{self, Line, Plot};
 use nacre_experiment::{Constant, Experiment, Figure};
-use nacre_wan_link::link::{self, Link, QueueLimit};
+use nacre_wan_link::link::{self, Link};
 use nacre_wan_link::share::Share;
 use nacre_wan_link::units::Rate;
 use sites::{Sites, Wanted};
@@ -56,10 +56,10 @@ pub(crate) struct WanArgs {
     #[arg(long, value_name = "NAME")]
     congestion_control: Option<String>,
     /// Measure what programs that look at names take at this round-trip time, in milliseconds, and no rates
-    #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "100")]
+    #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "100", conflicts_with_all = ["factors", "hold"])]
     names: Option<f64>,
     /// Change one thing at a time: credits, requests under way, connections, and whether data travels with requests
-    #[arg(long)]
+    #[arg(long, conflicts_with = "hold")]
     factors: bool,
     /// Measure nothing: leave both sites to other programs, at the first round-trip time, until the standard input ends
     #[arg(long)]
@@ -118,8 +118,7 @@ pub(crate) fn run(args: &WanArgs, json: bool) -> Result<(), String> {
 
 /// Both sites, and a directory for data on the mount.
 fn build(args: &WanArgs) -> Result<(Sites, PathBuf), String> {
-    let link =
-        Link { rate: Some(args.rate), loss: args.loss, queue: QueueLimit::BandwidthDelayProduct, ..Link::default() };
+    let link = Link { rate: Some(args.rate), loss: args.loss, ..Link::default() };
     let congestion_control = args.congestion_control.as_deref();
     let sites = Sites::new(&Wanted { parent: &args.dir, osts: usize::from(args.osts), link, congestion_control })?;
     let dir = sites.mountpoint().join("data");
@@ -160,7 +159,7 @@ fn run_names(args: &WanArgs, round_trip: f64, json: bool) -> Result<(), String> 
     output::show_experiment(&experiment, json, || ())
 }
 
-/// Changes one thing at a time, with eight writers and readers, at all round-trip times.
+/// Changes one thing at a time, with as many writers and readers as [`FACTOR_JOBS`], at all round-trip times.
 fn run_factors(args: &WanArgs, json: bool) -> Result<(), String> {
     let bar = output::progress(1 + (FACTORS.len() * args.rtts.len() * 2) as u64);
     output::step(&bar, "two sites and a mount");
@@ -244,7 +243,7 @@ fn measure(args: &WanArgs, bar: &ProgressBar) -> Result<Results, String> {
         let [Some(write), Some(read)] = best else { return Err("plain TCP was not measured".to_owned()) };
         for jobs in args.jobs.iter().copied() {
             let each = (args.rate.bytes_in(time) / jobs as u64).next_multiple_of(load::BLOCK as u64);
-            let failed = |e: std::io::Error| format!("{jobs} processes at {rtt} ms: {e}");
+            let failed = |e: std::io::Error| format!("{jobs} at once at {rtt} ms: {e}");
             output::step(bar, format!("{rtt} ms: write, {jobs}"));
             sites.drop_caches()?;
             let rate = load::write(&dir, jobs, each, Cache::Default).map_err(failed)?;

@@ -26,7 +26,7 @@ pub(crate) struct Router {
     /// Buffers for payloads of up to 4 KiB [default: 16384]
     #[arg(long, value_name = "N")]
     small_buffers: Option<u32>,
-    /// Buffers for payloads of up to 1 MiB; memory is taken only as messages come [default: 1024]
+    /// Buffers for larger payloads, up to 1 MiB of data; memory is taken only as messages come [default: 1024]
     #[arg(long, value_name = "N")]
     large_buffers: Option<u32>,
     /// Messages of one peer that the router holds at most; 0 is as many as the peer may send at once

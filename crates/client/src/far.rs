@@ -1,8 +1,8 @@
-//! How much data the ways to OSTs far away hold: the rate that was reached on them, times a round trip. A sans-IO engine, one for each
-//! mount, because all of its OSTs at another site are reached by one way. It is measured by what programs read and write.
+//! Measures how much data the ways to OSTs far away hold: the rate that programs have reached on them, times a round trip. A sans-IO engine,
+//! one for each mount, because a mount reaches all OSTs of another site by the same way.
 //!
-//! A program that reads in order from far away must ask for that much ahead, or the way stands idle. How long its stream will be is
-//! not known when it begins; how much the way holds is, from the streams before.
+//! A client must ask for that much ahead of a program that reads in order, or the way stands idle. When a stream of reads begins, the client
+//! does not know how long it will be, but it knows from earlier streams how much the way holds.
 
 use nacre_base::Time;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) struct FarWays {
 }
 
 impl FarWays {
-    /// So many bytes were moved, to or from an OST that is a round trip away.
+    /// Counts bytes that were read from or written to an OST this far away.
     pub(crate) fn handle_moved(&mut self, bytes: u64, round_trip: Duration, now: Time) {
         self.round_trip = round_trip;
         let (took, least) = (now.since(self.begun), LEAST_TIME.max(round_trip * ROUND_TRIPS));

@@ -43,7 +43,7 @@ pub(crate) struct Mount {
     pub(crate) callbacks: Arc<Callbacks>,
     /// Cached file data.
     pub(crate) memory: Arc<Memory>,
-    /// What the ways to OSTs far away hold, made when one is used.
+    /// Measures how much data the ways to OSTs far away hold. Made when the client first reads from or writes to such an OST.
     pub(crate) far_ways: OnceLock<Box<Mutex<FarWays>>>,
     pub(crate) rules: Rules,
 }

@@ -210,8 +210,8 @@ impl Osc {
         self.far_us.store(far.map_or(0, |round_trip| round_trip.as_micros() as u64), Ordering::Relaxed);
     }
 
-    /// What a stream of reads should ask for ahead so that it never waits for an OST far away; 0 for one that is near. The way holds half of
-    /// it, and the rest is on its way to be asked for again.
+    /// Bytes that a stream of reads should ask for ahead, so that the way to an OST far away is always full; 0 for an OST that is near. It is
+    /// twice what the way holds, because a stream asks again only when a quarter of its window was read.
     pub(crate) fn far_window(&self) -> u64 {
         self.far().map_or(0, |_| 2 * self.connection.mount().far_ways().lock().bytes_under_way())
     }

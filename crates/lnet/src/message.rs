@@ -7,7 +7,7 @@ use std::fmt;
 
 /// The most bytes of bulk that one message carries; larger bulk is cut into several.
 pub const MAX_PAYLOAD: usize = 1 << 20;
-/// The longest message: a head of the upper layer's before as much data.
+/// The longest message: [`MAX_PAYLOAD`] bytes of data behind a head of the upper layer's.
 pub const MESSAGE_MAX: usize = MAX_PAYLOAD + (64 << 10);
 
 /// Where a message is for within a node: one portal per service or kind of answer.

@@ -30,7 +30,7 @@ pub struct RouterOptions {
     pub tiny_buffers: u32,
     /// Buffers for payloads of up to 4 KiB.
     pub small_buffers: u32,
-    /// Buffers for payloads of up to 1 MiB.
+    /// Buffers for larger payloads, up to 1 MiB of data with the head of its request.
     pub large_buffers: u32,
     /// Messages of one peer that a router holds; 0 is as many as it may have been sent and not have taken: `peer_credits`, or
     /// what its network has instead.

@@ -7,8 +7,8 @@ use nacre_wire::header::HEADER_BYTES;
 use nacre_wire::{Lane, RpcHeader};
 use std::time::Duration;
 
-/// Data up to this many bytes travels within the request or the reply (Lustre's short I/O); more is bulk. Over a distance bulk that is
-/// sent also travels within the request, as far as the server has granted memory for it ([`crate::EAGER_MAX`]).
+/// Data up to this many bytes travels within the request or the reply (Lustre's short I/O); more is bulk. Over a distance a client sends
+/// bulk of up to [`crate::EAGER_MAX`] bytes within the request, too, if the server has granted memory for it.
 pub const INLINE_MAX: usize = 16 << 10;
 /// The largest bulk of one RPC in bytes.
 pub const BULK_MAX: usize = 64 << 20;

@@ -327,7 +327,7 @@ impl NodeShared {
             Seen { export: e.cookie, last_heard: e.last_heard(), exempt }
         };
         let seen: Vec<_> = exports.iter().map(&mut see).collect();
-        let silent = self.evictor.lock().handle_time(now, &seen, self.leases().mgs_heard());
+        let silent = self.evictor().lock().handle_time(now, &seen, self.leases().mgs_heard());
         let silent: Vec<_> = silent.into_iter().filter_map(|cookie| self.export(cookie)).collect();
         if !silent.is_empty() {
             drop(self.core.rt.spawn(self.clone().judge(silent)));
@@ -344,7 +344,7 @@ impl NodeShared {
         let held = self.leases().ask_for(&self.core.rt, Vec::from_iter(clients)).await;
         let (spared, doubtful): (Vec<_>, Vec<_>) = asked.into_iter().partition(|e| held.contains(&e.client()));
         for export in spared {
-            self.evictor.lock().handle_spared(export.cookie);
+            self.evictor().lock().handle_spared(export.cookie);
         }
         probed.extend(doubtful);
         for export in probed {
@@ -363,7 +363,7 @@ impl NodeShared {
         // route to the client's network works any longer. A route that has come back meanwhile has not carried all questions.
         let has_had_a_way = self.core.lnet.way_since(export.nid().network).is_some_and(|since| since <= begun);
         let is_spared = answered || !has_had_a_way;
-        let evict = self.evictor.lock().handle_probed(now, export.cookie, is_spared, export.last_heard());
+        let evict = self.evictor().lock().handle_probed(now, export.cookie, is_spared, export.last_heard());
         if evict {
             tracing::warn!(
                 "{}: evicting {} ({}): silent and gone",
@@ -381,7 +381,7 @@ impl NodeShared {
             // Random, unlike the xids of an import's requests, which count up and can be guessed.
             let xid = self.core.random_nonzero();
             let (answer, answered) = oneshot::channel();
-            self.probes.lock().insert(xid, (export.nid(), answer));
+            self.probes().lock().insert(xid, (export.nid(), answer));
             let header = RpcHeader {
                 lane: Lane::Control as u8,
                 opcode: Opcode::ObdPing as u32,
@@ -393,7 +393,7 @@ impl NodeShared {
             let probe = encode(RpcKind::Request, &header, &body, Payload::new());
             let _ = self.core.lnet.post(export.nid(), request_portal(Lane::Control), PROBE_MATCH_BITS, probe);
             let answered = self.core.rt.timeout(PROBE_TIMEOUT, answered).await;
-            self.probes.lock().remove(&xid);
+            self.probes().lock().remove(&xid);
             if let Ok(Ok(lives)) = answered {
                 return lives;
             }
@@ -404,7 +404,7 @@ impl NodeShared {
     /// A reply to a probe arrived. It counts only if it comes from the client's own node, because a stranger that
     /// answers for the client could otherwise have it evicted.
     pub(crate) fn handle_probe_reply(&self, from: Nid, header: &RpcHeader) {
-        if let hash_map::Entry::Occupied(probe) = self.probes.lock().entry(header.xid)
+        if let hash_map::Entry::Occupied(probe) = self.probes().lock().entry(header.xid)
             && probe.get().0 == from
         {
             let _ = probe.remove().1.send(header.status == 0);

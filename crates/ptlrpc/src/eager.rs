@@ -1,12 +1,12 @@
-//! Memory for data that travels with its request, although it is more than every request may bring: eager bulk. Such data
-//! saves the round trip in which a server asks for it, which counts only over a distance. Sans-IO engines of both sides.
+//! Eager bulk: data that travels with its request, although it is more than every request may bring. It saves the round trip in which the
+//! server asks for the data. Over a short way that round trip costs nothing, and the server does better to ask. Sans-IO engines of both sides.
 //!
-//! The server grants each client memory ahead, in every reply. The client sends data along only within the grant, and keeps it exposed
-//! as well, so that the server may throw away what it has no room for, and ask for it when the request's turn has come.
+//! Each reply to a read or write grants the client memory ahead. The client sends data along only within the grant, and it exposes the
+//! data as well. So the server can throw away data that it has no memory for, and pull it when the request's turn has come.
 //!
-//! A client may have as much memory as is still free. One alone gets half of the memory, and of many each the same part, while some is always
-//! left for one more: "Dynamic queue length thresholds for shared-memory packet switches" (A. K. Choudhury, E. L. Hahne, IEEE/ACM
-//! Transactions on Networking 6(2), 1998), with a factor of one.
+//! A client may have as much memory as is still free. So one client alone gets half of the memory, many clients get equal parts, and
+//! some is always left for one more: "Dynamic queue length thresholds for shared-memory packet switches" (A. K. Choudhury, E. L. Hahne,
+//! IEEE/ACM Transactions on Networking 6(2), 1998), with a factor of one.
 
 use nacre_base::{FxHashMap, Nid};
 use nacre_lnet::MAX_PAYLOAD;
@@ -16,12 +16,12 @@ use std::time::Duration;
 
 /// The most data of one request that travels with it.
 pub const EAGER_MAX: usize = MAX_PAYLOAD;
-/// Bytes of memory for it, unless an administrator says otherwise. It is used only while data comes.
+/// Memory that a server has for such data, in bytes, unless an administrator sets another limit. The server allocates it as data comes.
 pub(crate) const EAGER_MEMORY: u64 = 512 << 20;
 /// The most that an administrator may set, in MiB.
 pub(crate) const EAGER_MEMORY_MB_MAX: u64 = 1 << 20;
-/// Data travels with its request if a round trip takes at least so long. Over less the server takes data when it needs it, in
-/// larger requests, straight to where the device wants it.
+/// Data travels with its request if a round trip takes at least this time. Over a shorter way requests are larger, and the server
+/// receives their data straight into buffers for the device.
 pub(crate) const FAR: Duration = Duration::from_millis(2);
 
 /// The memory of a server.
@@ -56,7 +56,7 @@ impl EagerMemory {
         self.max
     }
 
-    /// So much memory from now on. What is used beyond it is given back when its requests are done.
+    /// Changes the limit. If more memory is in use, the requests that have it give it back when they end.
     pub(crate) fn set_max(&mut self, max: u64) {
         self.max = max;
     }
@@ -137,18 +137,17 @@ pub(crate) struct Distance {
     least_us: u32,
     /// Granted, in units of [`GRANT_UNIT`].
     granted: u16,
-    /// Answers to small requests in a row that took at least [`FAR`], without any quicker answer between them; after a quicker one less, by
-    /// what that one weighs.
+    /// Answers to small requests in a row that took at least [`FAR`]. A quicker answer sets it to minus [`NEAR_WEIGHS`].
     far_in_a_row: i8,
 }
 
 /// A grant is kept in units of so many bytes, because a client has an import for each of hundreds of targets.
 const GRANT_UNIT: u32 = 64 << 10;
-/// A target is far away after so many such answers. One may come late from a near server that is just starting, or busy; a writer's first
-/// two are those to its connect and to its request for a lock.
+/// A target is far away after this many such answers. One answer may be late because a near server is just starting, or busy. A writer
+/// has two before its first write: those to its connect and to its request for a lock.
 const FAR_ANSWERS: i8 = 2;
-/// A quick answer shows that a target is near. So many late ones in a row beyond [`FAR_ANSWERS`] show that the route to it has become long. Fewer may be
-/// a full network.
+/// A quick answer shows that a target is near. After one it takes this many more late answers in a row until the route counts as long,
+/// because a full network delays some.
 const NEAR_WEIGHS: i8 = 14;
 
 /// A measured round trip that takes longer than the least moves the least towards it by this part.

@@ -26,7 +26,7 @@ use crate::window::Credits;
 use bytes::Bytes;
 use nacre_base::tally::Sums;
 use nacre_base::{Errno, Network, Nid, Part, Payload, TargetKind, Time};
-use nacre_lnet::{Loss, MAX_PAYLOAD, MdGuard, Purpose, SinkGuard};
+use nacre_lnet::{Loss, MAX_PAYLOAD, MESSAGE_MAX, MdGuard, Purpose, SinkGuard};
 use nacre_wire::connect::{ConnectData, connect_flags};
 use nacre_wire::header::{HEADER_BYTES, flags};
 use nacre_wire::{Field, Lane, Opcode, RpcHeader, RpcKind};
@@ -1067,13 +1067,14 @@ impl Request {
         }
     }
 
-    /// The data that travels with the request: what every request may bring, or what its server has granted memory for. If the latter has to be
-    /// sent again the server asks for it, because that memory may be what was short. Others wait for requests of high priority, whose
-    /// messages must not become so long.
+    /// The data that travels with the request: what every request may bring, or what its server has granted memory for. A request that is
+    /// sent again brings none, because the server may have had no memory for it, and asks when it has. Neither does a request of
+    /// high priority: other clients wait for it, and a long message would make them wait longer.
     fn data_along(&mut self, s: &mut State, header: &mut RpcHeader) -> Payload {
         self.end_eager(s);
         let (len, distance) = (u64::from(header.bulk_bytes), s.calls.distance);
         let goes_along = len <= EAGER_MAX as u64
+            && HEADER_BYTES + self.body.len() + len as usize <= MESSAGE_MAX
             && !header.has(flags::RESENT)
             && !is_high_priority(header)
             && distance.is_far()

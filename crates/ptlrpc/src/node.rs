@@ -66,18 +66,22 @@ pub(crate) struct NodeShared {
     pub(crate) schedules: Schedules,
     /// Places for exports, by the hosts of the clients.
     pub(crate) export_places: Places<Nid>,
-    pub(crate) evictor: Mutex<Evictor>,
+    /// Made when the first exports are judged.
+    evictor: OnceLock<Box<Mutex<Evictor>>>,
     /// Made for the first export, or when the MGS is first asked for leases.
     leases: OnceLock<Arc<Leases>>,
     pub(crate) next_probe: Mutex<Time>,
-    /// Probes whose reply is awaited, by xid, each with the NID that was probed: a reply from elsewhere is ignored.
-    pub(crate) probes: Mutex<FxHashMap<u64, (Nid, oneshot::Sender<bool>)>>,
+    /// Made for the first probe.
+    probes: OnceLock<Box<Mutex<Probes>>>,
     /// Histories of requests, by service.
     histories: OfServices,
     pub(crate) malformed: AtomicU64,
     /// Limits the log lines about requests and connects from NIDs that they must not come from.
     pub(crate) refusals: Refusals,
 }
+
+/// Probes whose reply is awaited, by xid, each with the NID that was probed: a reply from elsewhere is ignored.
+type Probes = FxHashMap<u64, (Nid, oneshot::Sender<bool>)>;
 
 /// A target being served, until this is dropped.
 #[must_use = "dropping it ends the service"]
@@ -108,10 +112,10 @@ impl RpcNode {
             buffers: Default::default(),
             schedules: Schedules::default(),
             export_places: Places::new(HOST_EXPORTS_MAX, EXPORTS_MAX),
-            evictor: Mutex::default(),
+            evictor: OnceLock::new(),
             leases: OnceLock::new(),
             next_probe: Mutex::default(),
-            probes: Mutex::default(),
+            probes: OnceLock::new(),
             eager: OnceLock::new(),
             histories: OfServices::default(),
             malformed: AtomicU64::new(0),
@@ -422,7 +426,15 @@ impl NodeShared {
         self.buffers[lane as usize].get_or_init(Box::default)
     }
 
-    /// What a reply grants to its client for data that comes with requests.
+    pub(crate) fn evictor(&self) -> &Mutex<Evictor> {
+        self.evictor.get_or_init(Box::default)
+    }
+
+    pub(crate) fn probes(&self) -> &Mutex<Probes> {
+        self.probes.get_or_init(Box::default)
+    }
+
+    /// The memory that a reply grants to its client for data that comes with requests.
     pub(crate) fn eager_grant(&self) -> u32 {
         let granted = self.eager.get().map_or(EAGER_MEMORY, |memory| memory.lock().grant());
         u32::try_from(granted).unwrap_or(u32::MAX)

@@ -52,6 +52,12 @@ struct Question {
     asked: Option<Box<Asked>>,
 }
 
+/// Whether a request has brought more data than every request may in the way that it may: all of it, which its client has exposed as well.
+fn has_eager_data(m: &Incoming) -> bool {
+    let is_exposed = m.header.match_bits != 0 && m.header.has(flags::INLINE);
+    is_exposed && m.data.len() <= EAGER_MAX && m.data.len() == m.header.bulk_bytes as usize
+}
+
 /// Shortest time between two searches for due early replies.
 const EARLY_REPLY_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -109,13 +115,14 @@ impl NodeShared {
     }
 
     fn handle_request(self: &Arc<Self>, lane: Lane, mut arrived: Arrived) {
-        let is_accepted = self.accept_data(&mut arrived);
         let Arrived { opcode, message: ref m, reply_to, .. } = arrived;
         let control = Control::of(opcode);
         if control.is_some() != (lane == Lane::Control) {
             return self.refuse(&m.header, reply_to, Errno::EPROTO);
         }
-        if !is_accepted {
+        // A request may wait in a queue for long, so its inline data must not take more memory than one may have.
+        let is_eager = m.data.len() > INLINE_MAX;
+        if is_eager && !has_eager_data(m) {
             return self.refuse(&m.header, reply_to, Errno::EPROTO);
         }
         if control == Some(Control::Connect) {
@@ -144,30 +151,24 @@ impl NodeShared {
             return self.take(lane, arrived, export, None);
         }
         let is_high = is_high_priority(&m.header) && may_have_high_priority(opcode);
+        if is_eager {
+            self.keep_data(&mut arrived);
+        }
         let buffered = self.buffers(lane).lock().handle_arrival(reply_to.nid, is_high, arrived, now);
         if let Some((arrived, buffer)) = buffered {
             self.take(lane, arrived, export, Some(buffer));
         }
     }
 
-    /// Whether a request has come with as much data as it may. It may wait in a queue for long, so that its data must not take more memory
-    /// than there is for its client. Data beyond that is thrown away, and pulled when the request's turn has come.
-    fn accept_data(&self, arrived: &mut Arrived) -> bool {
+    /// Takes memory for data that has come with its request. Without memory the server throws the data away, and pulls it when the
+    /// request's turn has come.
+    fn keep_data(&self, arrived: &mut Arrived) {
         let m = &mut arrived.message;
-        let len = m.data.len();
-        if len <= INLINE_MAX {
-            return true;
-        }
-        let is_exposed = m.header.match_bits != 0 && m.header.has(flags::INLINE);
-        if !is_exposed || len > EAGER_MAX || len != m.header.bulk_bytes as usize {
-            return false;
-        }
-        arrived.eager = EagerInUse::take(self.eager(), arrived.reply_to.nid, len);
+        arrived.eager = EagerInUse::take(self.eager(), arrived.reply_to.nid, m.data.len());
         if arrived.eager.is_none() {
             m.data = Payload::new();
             m.header.flags &= !flags::INLINE;
         }
-        true
     }
 
     /// A request that waited for a buffer has one now.
@@ -457,7 +458,7 @@ impl NodeShared {
             router_time_us: q.router_time_us,
             credits_granted: granted.rpcs,
             bytes_granted: granted.bytes,
-            eager_bytes: self.eager_grant(),
+            eager_bytes: if q.lane == Lane::Io as u8 { self.eager_grant() } else { 0 },
             bulk_bytes: arrival.transfer.pushed(),
             ..q.header()
         };

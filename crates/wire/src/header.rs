@@ -120,7 +120,8 @@ message! {
         pub bytes_wanted: u64,
         /// Congestion control in bytes, granted; 0 means no say.
         pub bytes_granted: u64,
-        /// Reply: bytes of data that the client may have under way with their requests, before the server asks for them.
+        /// Reply to a connect or on the lane of reads and writes: bytes of data that the client may have under way with its requests,
+        /// before the server asks for them.
         pub eager_bytes: u32,
         /// Lock pool: the server lock volume.
         pub server_lock_volume: u64,

@@ -23,7 +23,7 @@ use std::time::Duration;
 const MESSAGE: f64 = (1 << 20) as f64;
 /// Messages of a request for which no data travels along.
 const MESSAGES_OF_REQUEST: f64 = 4.0;
-/// What a sender buffers on one connection, by Linux's defaults.
+/// Largest send buffer of a connection, where nobody has changed Linux's default.
 const SEND_BUFFER: f64 = (4 << 20) as f64;
 
 /// Something that is changed.

@@ -1,10 +1,9 @@
 //! Hosts on this machine: network namespaces that vanish with this program, the cables between them, and the programs that run there.
 
-use crate::places;
+use crate::places::{self, Running};
 use nacre_wan_link::edge::failure::Failure;
 use nacre_wan_link::edge::netns::Netns;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// A host. Its network ends with it.
 pub(crate) struct Host {
@@ -39,11 +38,8 @@ impl Host {
         self.run(|| {
             let name = command.get_program().to_string_lossy().into_owned();
             command.stdin(Stdio::null()).stdout(Stdio::piped());
-            let child = command.spawn().map_err(|e| format!("cannot start {name}: {e}"))?;
-            let mut running = Running(child);
-            let out = running.0.stdout.take().map(BufReader::new);
-            let mut lines = out.into_iter().flat_map(|out| out.lines().map_while(Result::ok));
-            match lines.find(|line| line.starts_with(word)) {
+            let mut running = Running::start(command).map_err(|e| format!("cannot start {name}: {e}"))?;
+            match running.first_line(|line| line.starts_with(word)) {
                 Some(_) => Ok(running),
                 None => Err(format!("{name} has ended before it said `{word}`")),
             }
@@ -68,25 +64,4 @@ pub(crate) fn join(name: &str, [(a, a_address), (b, b_address)]: [(&Host, &str);
         host.ip(&format!("link set {name} up"))?;
     }
     Ok(())
-}
-
-/// A program that runs on a host. It is told to end when this is dropped.
-pub(crate) struct Running(Child);
-
-impl Running {
-    /// Waits until the program has ended by itself.
-    pub(crate) fn wait(mut self) -> Result<(), String> {
-        self.0.wait().map(drop).map_err(|e| e.to_string())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if !matches!(self.0.try_wait(), Ok(None)) {
-            return;
-        }
-        // SAFETY: a signal to a child that has not been waited for, so that the number is still its own.
-        unsafe { libc::kill(self.0.id().cast_signed(), libc::SIGTERM) };
-        let _ = self.0.wait();
-    }
 }

@@ -1,7 +1,7 @@
 //! Two sites with a file system between them: servers, a router, the link over a long distance, another router, and a client.
 
-use super::hosts::{self, Host, Running};
-use crate::places::{self, Scratch};
+use super::hosts::{self, Host};
+use crate::places::{self, Running, Scratch};
 use nacre_fuse::Unmount;
 use nacre_wan_link::edge::wan::Wan;
 use nacre_wan_link::link::{Change, Link};
@@ -48,7 +48,7 @@ pub(crate) struct Hosts {
     pub(crate) client: Host,
 }
 
-/// What is asked of the sites.
+/// Properties of the sites to be made.
 pub(crate) struct Wanted<'a> {
     /// A directory for the storage and the mount point.
     pub(crate) parent: &'a Path,

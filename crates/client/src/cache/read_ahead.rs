@@ -541,4 +541,14 @@ mod tests {
         ahead.handle_wasted(&(102 * MIB..GIB));
         assert_eq!(read(&mut ahead, 101 * MIB..102 * MIB, GIB, LIMITS), [102 * MIB..117 * MIB]);
     }
+
+    #[test]
+    fn a_stream_far_away_asks_at_once_for_what_the_way_holds() {
+        let asked = |far: u64| {
+            let (mut ahead, limits) = (ReadAhead::default(), ReadAheadLimits { far, ..LIMITS });
+            assert_eq!(read(&mut ahead, 0..MIB, GIB, limits), [], "one read is no stream");
+            read(&mut ahead, MIB..2 * MIB, GIB, limits).iter().map(|range| range.end - range.start).sum::<u64>() / MIB
+        };
+        assert_eq!([0, 20 * MIB, GIB].map(asked), [6, 20, 64], "within what an administrator allows");
+    }
 }

@@ -17,13 +17,16 @@ impl InodeCache {
         Some(reply)
     }
 
-    pub(super) fn known_attr(&self, fid: Fid) -> Option<AttrReply> {
+    /// An inode whose attributes are all believed, and these.
+    fn believed(&self, fid: Fid) -> Option<(&Inode, &Attr)> {
         let inode = self.inodes.get(&fid).filter(|i| i.attr_bits == ATTR)?;
         inode.assert_believed();
         let attr = inode.attr.as_ref()?;
-        if self.history.touches(fid, NOW, NOTHING) != Touch::None {
-            return None;
-        }
+        (self.history.touches(fid, NOW, NOTHING) == Touch::None).then_some((inode, attr))
+    }
+
+    pub(super) fn known_attr(&self, fid: Fid) -> Option<AttrReply> {
+        let (inode, attr) = self.believed(fid)?;
         let layout = match &inode.layout {
             Some((_, layout)) => layout.clone(),
             None if attr.is_file() => return None,
@@ -183,17 +186,15 @@ impl InodeCache {
         let inode = self.inodes.get(&fid)?;
         match inode.xattrs.iter().find(|(n, _)| n == key) {
             Some((_, value)) => Some(value.as_ref()),
-            None => self.has_no_xattrs(inode, fid, key).then_some(None),
+            None => self.has_no_xattrs(fid, key).then_some(None),
         }
     }
 
-    /// True if the attributes say that there is no such extended attribute. What sets one also changes the attributes.
-    fn has_no_xattrs(&self, inode: &Inode, fid: Fid, key: &str) -> bool {
+    /// True if the attributes say that there is no such extended attribute. A change that adds one also changes the attributes. Targets of
+    /// links and default layouts are not stored as extended attributes, and the list of names is not one.
+    fn has_no_xattrs(&self, fid: Fid, key: &str) -> bool {
         let is_stored = !matches!(key, SYMLINK_TARGET | DEFAULT_LAYOUT | "");
-        let is_believed = inode.attr_bits == ATTR
-            && inode.since(XATTR) != 0
-            && self.history.touches(fid, NOW, NOTHING) == Touch::None;
-        is_stored && is_believed && inode.attr.as_ref().is_some_and(|attr| attr.has_no_xattrs)
+        is_stored && self.believed(fid).is_some_and(|(inode, attr)| inode.since(XATTR) != 0 && attr.has_no_xattrs)
     }
 
     pub(super) fn use_lock(&mut self, fid: Fid, now: Time) {

@@ -239,6 +239,31 @@ fn a_name_whose_change_has_an_unknown_end_is_asked_for() {
 }
 
 #[test]
+fn attributes_tell_that_there_are_no_extended_ones() {
+    let none = |version| {
+        let mut reply = fifo(F, version, ALL);
+        reply.attr.has_no_xattrs = true;
+        reply
+    };
+    let mut c = InodeCache::default();
+    c.tell(&fifo(F, 5, ALL));
+    assert_eq!(c.xattr(F, &root(), "security.x", NOW), None, "nothing is known of them");
+    c.tell(&none(6));
+    for key in ["security.x", ACL, "trusted.t", "user.u"] {
+        assert_eq!(c.xattr(F, &root(), key, NOW), Some(None), "{key}");
+    }
+    for key in ["", SYMLINK_TARGET, DEFAULT_LAYOUT] {
+        assert_eq!(c.xattr(F, &root(), key, NOW), None, "{key}: the attributes say nothing of it");
+    }
+    // A client that sets one has these bits called back.
+    for bits in [XATTR, UPDATE] {
+        c.tell(&none(7));
+        c.handle_blocking(&called_back(F, bits)).unwrap();
+        assert_eq!(c.xattr(F, &root(), "security.x", NOW), None, "without {bits:#x}");
+    }
+}
+
+#[test]
 fn extended_attributes_are_kept_for_the_lock_that_was_held_when_they_were_asked_for() {
     let mut c = InodeCache::default();
     let asked = c.begin();

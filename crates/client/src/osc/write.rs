@@ -161,7 +161,7 @@ impl Osc {
     /// Writes around the cache (O_DIRECT), under a cached lock if there is one, otherwise under one that the server takes
     /// for the time of the write. Returns as [`Osc::write`].
     pub(crate) async fn write_unlocked(self: &Arc<Self>, write: &ObjectWrite<'_>) -> (usize, Option<Errno>) {
-        for (done, piece) in write.pieces(self.write_size().max(1)) {
+        for (done, piece) in write.pieces(self.brw_size().max(1)) {
             if let Err(error) = self.write_piece_unlocked(&piece).await {
                 return (done, Some(error));
             }

@@ -26,8 +26,8 @@ const STREAMS_MAX: usize = 4;
 const PER_MISS: usize = 8;
 /// Entries fetched at once at first. So many of them are given in advance that the second miss starts the fetch.
 const CHUNK_MIN: usize = 32;
-/// The first window, and the entries fetched at once at first, of a directory whose servers are far away: many cost little more there than
-/// one. They double, too, up to the largest window.
+/// The first window of a directory whose servers are far away, and the entries fetched at once at first. Fetching many costs little more there
+/// than fetching one. These numbers double, too.
 const FAR_WINDOW: usize = 512;
 /// The largest window there, unless an administrator has set one.
 const FAR_MAX: usize = 8192;
@@ -171,7 +171,7 @@ struct Directory {
 pub(crate) struct Engine {
     /// The largest window; 0 turns the engine off.
     max: usize,
-    /// The same of directories whose servers are far away.
+    /// The largest window of directories whose servers are far away.
     far_max: usize,
     directories: FxHashMap<Fid, Directory>,
     places: FxHashMap<Fid, (Fid, usize)>,
@@ -296,9 +296,8 @@ impl Engine {
         self.assert_room(at);
         let directory = self.directories.entry(at).or_default();
         directory.used = now;
-        let max = if directory.is_far { self.far_max } else { self.max };
+        let (max, first) = if directory.is_far { (self.far_max, FAR_WINDOW) } else { (self.max, CHUNK_MIN) };
         if directory.chunk == 0 {
-            let first = if directory.is_far { FAR_WINDOW } else { CHUNK_MIN };
             (directory.credit, directory.chunk) = (first.saturating_sub(2 * PER_MISS), first.min(max));
         }
         directory.misses += 1;
@@ -423,8 +422,7 @@ impl Engine {
 
 impl Stream {
     fn begin(index: usize, run: u32, window: usize, now: Time) -> Stream {
-        let last = index;
-        Stream { last, run, window, fetched_to: 0, fetched: 0, hits: 0, hidden: false, used: now }
+        Stream { last: index, run, window, fetched_to: 0, fetched: 0, hits: 0, hidden: false, used: now }
     }
 
     fn is_wrong(&self) -> bool {

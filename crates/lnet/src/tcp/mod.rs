@@ -301,8 +301,8 @@ impl Peer {
     /// The connection for a message: of the right type if there is one, else any.
     fn choose(&self, bulk: bool) -> Option<Arc<Connection>> {
         let of = |t: ConnectionType| self.connections.iter().filter(move |c| c.connection_type == t);
-        // A connection that has lost a packet, or is slow for whatever reason, holds up no message that another one can carry. Of those with
-        // equally little to write the first is taken, because a connection that was used before is faster.
+        // So a connection that has lost a packet holds up no message that another one can carry. Of connections with equally little to write
+        // the first carries the message, because TCP sends faster on a connection that was used before.
         let least = of(ConnectionType::BulkOut).filter(|_| bulk).min_by_key(|connection| connection.unwritten());
         if least.is_some() {
             return least.cloned();
@@ -316,7 +316,7 @@ impl Peer {
         wanted.saturating_sub(self.bulk_out())
     }
 
-    /// The same before there is any bulk. One connection can wait for it. Several belong to a long path, where bulk would have to wait for
+    /// Pairs of bulk connections to open before there is any bulk: none on a short path. On a long path the first bulk would have to wait for
     /// them, or go by the control connection, whose rate the kernel knows from small messages only.
     fn missing_ahead(&self, conns_per_peer: u32) -> u32 {
         let missing = self.missing_bulk(conns_per_peer);
@@ -381,7 +381,7 @@ async fn dial_peer(shared: Arc<Shared>, to: Nid) {
     }
 }
 
-/// Opens the bulk connections to a peer that the path is worth and that are not there, in both directions. Nothing waits for them.
+/// Opens the bulk connections to a peer that are still missing, in both directions. Nothing waits for them.
 async fn dial_bulk_connections(shared: Arc<Shared>, to: Nid) {
     let missing = shared.missing_bulk(to);
     let both = (0..missing).flat_map(|_| [ConnectionType::BulkOut, ConnectionType::BulkIn]);
@@ -447,7 +447,7 @@ impl Shared {
         self.install(&Claim::dialed(hello.incarnation), hello, stream, connection_type)
     }
 
-    /// The path to the peer of this connection is as long as the kernel says now. If it is worth more connections, they are dialed.
+    /// Asks the kernel how long the path to this connection's peer is, and opens more connections if the path has become longer.
     fn measure_path(self: &Arc<Self>, connection: &Connection) {
         // The kernel is asked outside the lock, which every message needs.
         let Some(round_trip) = connection.round_trip() else { return };
@@ -672,10 +672,10 @@ fn choose_port_late(socket: &TcpSocket) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
-/// Lets the socket receive so many bytes before they are read, if the kernel's own limit (`tcp_rmem`) is not lower. Linux begins with room
-/// for 64 KiB and gives more as the reader takes data, which over a long path is slower than the sender learns to send, and congestion
-/// controls that measure the rate believe that the path is slow. A larger buffer that is asked for by `SO_RCVBUF` would
-/// have an end there; the one that Linux makes for a reader that wants to be woken late goes on to grow.
+/// Makes room for this many received bytes in the kernel, within its own limit (`tcp_rmem`). Linux begins with room for 64 KiB and makes more
+/// as the reader takes data. On a long path that is slower than the sender learns to send, and a congestion control that measures
+/// rates takes the path for a slow one. `SO_RCVBUF` would fix the size for good. Linux also makes room when a reader asks to be woken late, and
+/// goes on to make more.
 fn widen_receive_buffer(stream: &impl AsRawFd, bytes: usize) -> io::Result<()> {
     set_wake_at(stream, bytes)?;
     set_wake_at(stream, 1)

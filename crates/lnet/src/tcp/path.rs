@@ -1,14 +1,14 @@
 //! How many bulk connections the path to a peer is worth. A sans-IO engine: it is told the round trips that the kernel measures.
 //!
-//! One connection holds no more than the kernel's largest send buffer, which Linux sets to 4 MiB (`tcp_wmem`) of which about two
-//! thirds are data; it grows from a few packets anew when it was idle; and one loss halves it. On a short path none of that matters.
-//! On a long one several connections side by side hold more, grow together, and lose less at a loss.
+//! A connection has no more data under way than the kernel's largest send buffer, which is 4 MiB on Linux (`tcp_wmem`), it begins with a few
+//! packets, and a loss halves its rate. On a short path none of that matters. On a long path several connections side by side have
+//! more under way, grow together, and lose less at a loss.
 
 use nacre_base::Time;
 use std::time::Duration;
 
-/// One more connection for each of these in a round trip. With it two thirds of 4 MiB for each connection carry about 2 Gbit/s on a path of
-/// any length up to [`CONNECTIONS_MAX`].
+/// A path gets one connection for each of these in a round trip. With 4 MiB on each connection that is enough for 3 Gbit/s, whatever the length
+/// of the path, up to [`CONNECTIONS_MAX`].
 const ROUND_TRIP_OF_ONE: Duration = Duration::from_millis(10);
 /// A path is short below this, whatever delays a busy machine adds: one connection is enough.
 const SHORT: Duration = Duration::from_millis(5);

@@ -7,11 +7,14 @@ use crate::record::{Dirent, Inode};
 use crate::tables::{self, COOKIE_DOT, COOKIE_DOT_DOT};
 use bytes::Bytes;
 use nacre_base::{Errno, Fid};
+use nacre_lnet::MAX_PAYLOAD;
 use nacre_wire::Field;
 use nacre_wire::attr::mode;
 use nacre_wire::ldlm::InodeLock;
 use nacre_wire::mds::{AttrReply, DirEntry, READPAGE_MAX, ReadpageReply};
 use std::ops::ControlFlow;
+
+const _: () = assert!(READPAGE_MAX as usize <= MAX_PAYLOAD / 8 * 7, "a reply has room for a page");
 
 /// The wanted entries.
 #[derive(Debug, Clone, Copy)]

@@ -47,6 +47,7 @@ fn a_near_server_asks_for_data_when_the_request_runs() {
     run(1, 60, |rt| async move {
         let w = apart(&rt, Duration::from_millis(1), 0);
         let import = w.import();
+        apply(&import, 1).await.unwrap();
         assert_eq!(write(&import, pattern(EAGER_MAX)).await, Ok(EAGER_MAX as u64));
         assert_eq!(counts(&w), EagerCounts::default());
     });
@@ -69,6 +70,20 @@ fn without_memory_data_is_asked_for() {
         assert_eq!(of_memory, (3, 2), "a client alone may have half of the memory");
         assert_eq!(write(&import, pattern(EAGER_MAX)).await, Ok(EAGER_MAX as u64));
         assert_eq!(counts(&w).refused, refused, "the replies have told what is granted now");
+    });
+}
+
+/// The data would fit, but not behind so long a body.
+#[test]
+fn a_message_that_would_be_too_long_is_not_made() {
+    run(1, 60, |rt| async move {
+        let w = apart(&rt, ROUND_TRIP, 0);
+        let import = w.import();
+        apply(&import, 1).await.unwrap();
+        let options = CallOptions { lane: Lane::Io, bulk: Bulk::Send(pattern(EAGER_MAX)), ..CallOptions::default() };
+        let body = bytes::Bytes::from(vec![7; 100 << 10]);
+        assert_eq!(import.call::<u64>(Opcode::OstWrite, &body, options).await.unwrap().body, EAGER_MAX as u64);
+        assert_eq!(counts(&w), EagerCounts::default());
     });
 }
 

@@ -89,7 +89,7 @@ fn a_probe_is_answered_by_the_client_s_own_node_alone() {
             for _ in 0..4000 {
                 (next..next + 4).for_each(forge);
                 // Even a stranger that knows the xid of the probe must come from the client's node.
-                let known: Vec<u64> = w.server.node.0.probes.lock().keys().copied().collect();
+                let known: Vec<u64> = w.server.node.0.probes().lock().keys().copied().collect();
                 probed += known.len();
                 known.into_iter().for_each(forge);
                 // Oftener than a probe takes from the server to the client and back.

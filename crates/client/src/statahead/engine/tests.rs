@@ -280,3 +280,19 @@ fn whatever_is_listed_and_asked_for_nothing_stays_under_way_and_the_books_are_ri
     under_way.iter().for_each(|ahead| engine.handle_fetched(ahead));
     assert!((0..400).all(|i| !engine.is_under_way(fid(i))));
 }
+
+#[test]
+fn windows_of_a_directory_far_away_begin_large_and_an_administrator_bounds_them() {
+    let first = |is_far: bool, set: Option<usize>| {
+        let mut engine = Engine::new(128);
+        set.into_iter().for_each(|max| engine.set_max(max));
+        engine.handle_page((AT, is_far), 0, &page(0..20_000), true, now());
+        let fetched: Vec<usize> = (0..20_000).map(|i| engine.look_fetching(i).len()).filter(|n| *n > 0).collect();
+        (fetched[0], fetched.iter().max().copied().unwrap())
+    };
+    let (near, far, bounded) = (first(false, None), first(true, None), first(true, Some(64)));
+    // Half of a window is still there when the next one is fetched, and hidden entries are left out.
+    assert!(near.0 == WINDOW_MIN && (64..=128).contains(&near.1), "{near:?}");
+    assert!((FAR_WINDOW - 9..=FAR_WINDOW).contains(&far.0) && (4 * FAR_WINDOW..=FAR_MAX).contains(&far.1), "{far:?}");
+    assert!((55..=64).contains(&bounded.0) && bounded.1 <= 64, "{bounded:?}");
+}
