@@ -1,5 +1,6 @@
 //! Declarations of the parameters of mounts.
 
+use crate::inodes::ahead::LOOKUP_AHEAD_KB_MAX;
 use crate::jobs::{JOBID_NAME, JOBID_VAR};
 use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
 
@@ -87,6 +88,14 @@ pub const PARAMS: &[Declared] = &[
     )
     .in_unit("files"),
     Declared::kept(LLITE, "statahead_agl", SWITCH, "1", "Turns on fetching file sizes ahead."),
+    Declared::kept(
+        LLITE,
+        "lookup_ahead_kb",
+        number(0, LOOKUP_AHEAD_KB_MAX as i64),
+        "512",
+        "Bounds the entries of directories that one lookup brings over a distance; 0 brings none.",
+    )
+    .in_unit("KiB"),
     Declared::text(&["mgc"], "ir_state", "Whether the mount hears of restarted targets from the MGS."),
     Declared::shown(LOV_AND_LMV, "numobd", Kind::Gauge, "Targets that the mount knows.").metric("targets"),
     Declared::shown(

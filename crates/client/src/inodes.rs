@@ -10,6 +10,7 @@
 //! - Whatever is kept was true at a moment since which its lock has been held: the lock came with the answer, or was held
 //!   when the request was sent. Each bit remembers since when it has been held.
 
+pub(crate) mod ahead;
 mod answer;
 mod directory;
 pub(crate) mod history;
@@ -19,6 +20,7 @@ mod opens;
 #[cfg(test)]
 mod tests;
 
+use ahead::LookupsAhead;
 use bytes::Bytes;
 use directory::Directory;
 use history::{History, Part, Touch};
@@ -29,7 +31,7 @@ use nacre_wire::attr::{Attr, CAPABILITY, Credentials};
 use nacre_wire::layout::Layout;
 use nacre_wire::ldlm::inode_bits::{ALL, LAYOUT, LOOKUP, PERM, UPDATE, XATTR};
 use nacre_wire::ldlm::{BlockingCallback, InodeLock};
-use nacre_wire::mds::{AttrReply, Close, NAME_MAX, Readpage, ReadpageReply};
+use nacre_wire::mds::{AttrReply, Close, DirectoryPage, NAME_MAX, Readpage, ReadpageReply};
 pub(crate) use opens::Arrived;
 use opens::Opens;
 use std::time::Duration;
@@ -171,6 +173,8 @@ pub(crate) struct InodeCache {
     opens: Opens,
     /// Inodes whose last name this client removed. Their locks are useless, and are given back many at a time.
     nameless: Vec<Fid>,
+    /// Entries of directories that lookups have brought over a distance.
+    ahead: Option<Box<LookupsAhead>>,
     out: Vec<Out>,
 }
 
@@ -405,6 +409,16 @@ impl InodeCache {
     /// Takes the messages to be sent.
     pub(crate) fn take_out(&mut self) -> Vec<Out> {
         std::mem::take(&mut self.out)
+    }
+
+    /// Bytes of entries that a lookup may bring ahead.
+    pub(crate) fn ahead_budget(&mut self) -> u32 {
+        self.ahead.get_or_insert_default().budget()
+    }
+
+    /// Entries that lookups brought ahead, for statistics; none if no lookup did.
+    pub(crate) fn ahead_mut(&mut self) -> Option<&mut LookupsAhead> {
+        self.ahead.as_deref_mut()
     }
 
     /// Limits for the number and age of locks.

@@ -4,6 +4,7 @@
 use crate::cache::memory::Memory;
 use crate::fids::Fids;
 use crate::flock::LockCalls;
+use crate::inodes::ahead::LOOKUP_AHEAD_KB_MAX;
 use crate::jobs::{JobId, JobSettings, Program};
 use crate::lmv::Lmv;
 use crate::lock_params::LockOwner;
@@ -35,6 +36,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::pin::pin;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -198,7 +200,8 @@ impl Client {
             invalidate: Invalidator::default(),
             callbacks: Arc::default(),
             memory: Arc::new(Memory::new(config.cached_bytes)),
-            far_ways: OnceLock::new(),
+            far: OnceLock::new(),
+            lookup_ahead_kb: Arc::new(AtomicU64::new(LOOKUP_AHEAD_KB_MAX)),
             rules: Rules::default(),
             rt,
         });
@@ -343,6 +346,16 @@ impl Client {
     /// The attributes of `name` in a directory.
     pub async fn lookup(&self, cred: &Credentials, parent: Fid, name: &[u8]) -> Result<Attr, Errno> {
         self.lookup_by(cred, parent, name, Sizes::Needed).await.map(|reported| reported.attr)
+    }
+
+    /// The attributes of the file to which the names of a path lead, from a directory on. All of the path takes one request to the
+    /// MDT, and the size one to each OST. ENOTDIR if a name before the last leads to something else than a directory:
+    /// symbolic links are not followed.
+    pub async fn lookup_path(&self, cred: &Credentials, from: Fid, path: &[&[u8]]) -> Result<Attr, Errno> {
+        let _timed = self.stats.time(Op::Lookup);
+        let caller = self.caller(cred);
+        let reply = self.lmv.mdc(from).await?.getattr_path(&caller, cred, from, path).await?;
+        self.complete(&caller, reply).await
     }
 
     /// As [`Client::lookup`], but does not wait for OSTs that are away: for doors, whose callers hold the directory
@@ -665,7 +678,11 @@ impl Client {
         max_bytes: u32,
     ) -> Result<ReadpageReply, Errno> {
         // Over a distance a page is as large as can be, and brings what programs ask for next.
-        let (with_attr, most) = if self.lmv.is_far(fid) { (true, READPAGE_MAX) } else { (with_attr, READPAGE_NEAR) };
+        let is_far = self.lmv.is_far(fid);
+        let (with_attr, most) = if is_far { (true, READPAGE_MAX) } else { (with_attr, READPAGE_NEAR) };
+        if is_far {
+            self.statahead().begin_list(fid, cookie).await;
+        }
         let (cred, max_bytes) = (cred.clone(), max_bytes.min(most));
         let body = Readpage { cred, fid, cookie, max_bytes, with_attr, ..Readpage::default() };
         let (mdc, caller) = (self.lmv.mdc(fid).await?, self.caller(&body.cred));

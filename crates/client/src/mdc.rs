@@ -3,10 +3,11 @@
 
 mod flocks;
 mod locks;
+mod lookup;
 mod opens;
 
 use crate::inodes::history::Part;
-use crate::inodes::{self, Answer, Effect, InodeCache};
+use crate::inodes::{Effect, InodeCache};
 use crate::lost::LostChanges;
 use crate::mount::connection::{Caller, Connection};
 use crate::rpc_stats::RpcStats;
@@ -21,8 +22,8 @@ use nacre_wire::ldlm::inode_bits::ALL;
 use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockMode};
 use nacre_wire::mds::open_flags::{KILL_SET_ID, O_ACCMODE, O_CREAT, O_EXCL, O_TMPFILE, O_TRUNC};
 use nacre_wire::mds::{
-    AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, Open, OpenReply, Readpage,
-    ReadpageReply, Reint, ReintRecord, RenameReply, RootReply, Sync, XattrReply,
+    AttrReply, Close, Fid2path, Fid2pathReply, Getattr, Getxattr, Open, OpenReply, Readpage, ReadpageReply, Reint,
+    ReintRecord, RenameReply, RootReply, Sync, XattrReply,
 };
 use parking_lot::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -137,42 +138,6 @@ impl Mdc {
         let reply = checked(self.connection.call(Opcode::MdsGetattr, &body, Mdc::asks(caller)).await?.body)?;
         asking.keep(|inodes, asked, now| inodes.keep(asked, &reply, now));
         Ok(reply)
-    }
-
-    /// Attributes by name.
-    pub(crate) async fn getattr_name(
-        &self,
-        caller: &Caller,
-        cred: &Credentials,
-        parent: Fid,
-        name: &[u8],
-    ) -> Result<AttrReply, Errno> {
-        let look = || self.inodes().lookup(cred, parent, name, self.now());
-        let answer = match look() {
-            Answer::AskAcl => {
-                match self.getxattr(caller, cred, parent, inodes::ACL).await {
-                    Ok(_) | Err(Errno::ENODATA) => {}
-                    Err(e) => return Err(e),
-                }
-                look()
-            }
-            answer => answer,
-        };
-        match answer {
-            Answer::Found(reply) => return Ok(reply),
-            Answer::Absent => return Err(Errno::ENOENT),
-            Answer::Denied => return Err(Errno::EACCES),
-            Answer::AskAcl | Answer::Unknown => {}
-        }
-        let asking = self.ask();
-        let name = Bytes::copy_from_slice(name);
-        let body = GetattrName { cred: cred.clone(), parent, name: name.clone(), want: ALL, want_parent: ALL };
-        let reply = self.connection.call::<LookupReply>(Opcode::MdsGetattrName, &body, Mdc::asks(caller)).await?.body;
-        reply.found.as_ref().map_or(Ok(()), check)?;
-        asking.keep(|inodes, asked, now| {
-            inodes.keep_lookup(asked, parent, &name, reply.found.as_ref(), reply.parent_lock.as_ref(), now);
-        });
-        reply.found.ok_or(Errno::ENOENT)
     }
 
     /// Opens a file, which may create it.

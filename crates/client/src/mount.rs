@@ -10,7 +10,7 @@ pub(crate) mod invalidate;
 pub(crate) mod targets;
 
 use crate::cache::memory::Memory;
-use crate::far::FarWays;
+use crate::far::Far;
 use crate::rules::Rules;
 use callback_service::{CallbackService, Callbacks};
 use invalidate::Invalidator;
@@ -19,7 +19,7 @@ use nacre_base::{Faults, Uuid};
 use nacre_ptlrpc::{Refusals, RpcNode, Servers};
 use nacre_rt::Rt;
 use nacre_wire::ldlm::callback_target;
-use parking_lot::Mutex;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 /// The mount, as its connections need to know it.
@@ -43,14 +43,16 @@ pub(crate) struct Mount {
     pub(crate) callbacks: Arc<Callbacks>,
     /// Cached file data.
     pub(crate) memory: Arc<Memory>,
-    /// Measures how much data the ways to OSTs far away hold. Made when the client first reads from or writes to such an OST.
-    pub(crate) far_ways: OnceLock<Box<Mutex<FarWays>>>,
+    /// The ways to OSTs far away. Made when the client first reads from or writes to such an OST.
+    pub(crate) far: OnceLock<Box<Far>>,
+    /// Most KiB of directories' entries that a lookup over a distance may bring ahead.
+    pub(crate) lookup_ahead_kb: Arc<AtomicU64>,
     pub(crate) rules: Rules,
 }
 
 impl Mount {
-    pub(crate) fn far_ways(&self) -> &Mutex<FarWays> {
-        self.far_ways.get_or_init(Box::default)
+    pub(crate) fn far(&self) -> &Far {
+        self.far.get_or_init(Box::default)
     }
 
     /// Serves the target that `servers` send callbacks to.

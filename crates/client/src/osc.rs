@@ -20,6 +20,7 @@ pub(crate) mod write_back;
 
 use crate::cache::dirty_account::DirtyAccount;
 use crate::cache::memory::Memory;
+use crate::far::{Flow, Pass};
 use crate::lock_params::LockOwner;
 use crate::lost::LostChanges;
 use crate::mount::callback_service::LockHolder;
@@ -213,14 +214,23 @@ impl Osc {
     /// Bytes that a stream of reads should ask for ahead, so that the way to an OST far away is always full; 0 for an OST that is near. It is
     /// twice what the way holds, because a stream asks again only when a quarter of its window was read.
     pub(crate) fn far_window(&self) -> u64 {
-        self.far().map_or(0, |_| 2 * self.connection.mount().far_ways().lock().bytes_under_way())
+        self.far().map_or(0, |_| 2 * self.connection.mount().far().ways().lock().bytes_under_way())
     }
 
     /// So many bytes were read or written.
     fn note_moved(&self, bytes: u64) {
         self.note_distance();
         if let Some(round_trip) = self.far() {
-            self.connection.mount().far_ways().lock().handle_moved(bytes, round_trip, self.now());
+            self.connection.mount().far().ways().lock().handle_moved(bytes, round_trip, self.now());
+        }
+    }
+
+    /// Waits for room on the way to an OST far away; none if the OST is near.
+    pub(crate) async fn enter_way(&self, flow: Flow, bytes: u64, urgent: bool) -> Option<Pass<'_>> {
+        self.note_distance();
+        match self.far() {
+            Some(_) => Some(self.connection.mount().far().enter(flow, bytes, urgent).await),
+            None => None,
         }
     }
 

@@ -7,12 +7,13 @@
 
 mod engine;
 
+use crate::inodes::ahead::{AheadCounts, LookupsAhead};
 use crate::lmv::Lmv;
 use crate::lov::Lov;
 use crate::mount::connection::{Caller, PATIENCE};
 use engine::{Ahead, Counts, Engine, Seen};
 use nacre_base::param::value::Fields;
-use nacre_base::{Errno, Fid};
+use nacre_base::{Errno, Fid, FxHashSet};
 use nacre_rt::Rt;
 use nacre_wire::attr::Credentials;
 use nacre_wire::layout::Layout;
@@ -30,6 +31,8 @@ pub(crate) const STATAHEAD_MAX_MAX: u64 = 8192;
 const ENTRY_BYTES: usize = 512;
 /// Most pages requested at a time.
 const PAGES_MAX: usize = 8;
+/// Most pages fetched at the same time before programs list them.
+const LISTS_MAX: usize = 64;
 
 /// Statahead of one mount.
 pub(crate) struct Statahead {
@@ -41,6 +44,9 @@ pub(crate) struct Statahead {
     pub(crate) agl: Arc<AtomicU64>,
     /// Files whose sizes were fetched.
     agl_total: AtomicU64,
+    /// Pages of directories that are being fetched before a program lists them: the directory, and the cookie of the last entry
+    /// before the page.
+    lists: Mutex<FxHashSet<(Fid, u64)>>,
     fetched: Notify,
 }
 
@@ -60,6 +66,7 @@ impl Statahead {
             engine: Mutex::new(Engine::new(STATAHEAD_MAX_DEFAULT)),
             agl: Arc::new(AtomicU64::new(1)),
             agl_total: AtomicU64::new(0),
+            lists: Mutex::default(),
             fetched: Notify::new(),
         })
     }
@@ -74,8 +81,40 @@ impl Statahead {
         page: &ReadpageReply,
     ) {
         let is_far = self.lmv.is_far(at);
+        if let Some(last) = page.entries.last().filter(|_| is_far && !page.end) {
+            self.list_ahead(caller, cred, at, last.cookie);
+        }
         let ahead = self.engine.lock().handle_page((at, is_far), after, &page.entries, page.end, self.rt.now());
         self.start(caller, cred, ahead);
+    }
+
+    /// Fetches the page after those that are known, because a program that lists a directory far away will want it next; `cookie`
+    /// is the last one that it has got.
+    fn list_ahead(self: &Arc<Self>, caller: &Caller, cred: &Credentials, at: Fid, cookie: u64) {
+        // A page that cannot be kept would be fetched twice.
+        let known_to = self.lmv.known_mdc(at).and_then(|mdc| mdc.inodes().listed_to(at));
+        let Some(cookie) = known_to.filter(|known_to| *known_to >= cookie) else { return };
+        let mut lists = self.lists.lock();
+        if self.engine.lock().max() == 0 || lists.len() == LISTS_MAX || !lists.insert((at, cookie)) {
+            return;
+        }
+        let (this, caller, cred) = (self.clone(), *caller, cred.clone());
+        drop(self.rt.spawn(async move {
+            let body =
+                Readpage { cred, fid: at, cookie, max_bytes: READPAGE_MAX, with_attr: true, ..Readpage::default() };
+            if let Ok(mdc) = this.lmv.mdc(at).await {
+                // If this fails, the program sends a request of its own, and gets the error.
+                let _ = mdc.readpage(&caller, &body).await;
+            }
+            this.lists.lock().remove(&(at, cookie));
+            this.fetched.notify_waiters();
+        }));
+    }
+
+    /// Waits if the page after `cookie` is being fetched.
+    pub(crate) async fn begin_list(&self, at: Fid, cookie: u64) {
+        // After this time the server is asked, as if nothing were under way.
+        let _ = self.rt.timeout(PATIENCE, self.until(|| !self.lists.lock().contains(&(at, cookie)))).await;
     }
 
     /// Begins the lookup of a name. Waits if the inode is being fetched.
@@ -130,14 +169,15 @@ impl Statahead {
 
     async fn wait_for(&self, fid: Fid) {
         // After this time the server is asked, as if nothing were under way.
-        let _ = self.rt.timeout(PATIENCE, self.until_fetched(fid)).await;
+        let _ = self.rt.timeout(PATIENCE, self.until(|| !self.engine.lock().is_under_way(fid))).await;
     }
 
-    async fn until_fetched(&self, fid: Fid) {
+    /// Waits until a fetch ends that makes `is_done` true.
+    async fn until(&self, is_done: impl Fn() -> bool) {
         loop {
             let mut fetched = pin!(self.fetched.notified());
             fetched.as_mut().enable();
-            if !self.engine.lock().is_under_way(fid) {
+            if is_done() {
                 return;
             }
             fetched.await;
@@ -229,6 +269,11 @@ impl Statahead {
         fields.push("scan_total", scan_total);
         fields.push("hit_total", hit_total);
         fields.push("miss_total", miss_total);
+        let AheadCounts { directories, entries, used, wrong } = self.lookups_ahead(|ahead| ahead.counts());
+        fields.push("lookup_directories", directories);
+        fields.push("lookup_entries", entries);
+        fields.push("lookup_used", used);
+        fields.push("lookup_wrong", wrong);
         fields
     }
 
@@ -236,5 +281,12 @@ impl Statahead {
     pub(crate) fn clear(&self) {
         self.engine.lock().clear_counts();
         self.agl_total.store(0, Ordering::Relaxed);
+        self.lookups_ahead(|ahead| ahead.clear_counts());
+    }
+
+    fn lookups_ahead<T: Default>(&self, look: impl FnOnce(&mut LookupsAhead) -> T) -> T {
+        // A file system has one MDT for now.
+        let mdc = self.lmv.known_mdc(Fid::ROOT);
+        mdc.and_then(|mdc| mdc.inodes().ahead_mut().map(look)).unwrap_or_default()
     }
 }

@@ -12,6 +12,7 @@
 use crate::busiest::Busiest;
 use crate::ops::changed::Changed;
 use crate::osp::Retry;
+use crate::overstriping;
 use nacre_base::{Errno, Fid, FxHashMap, Time};
 use nacre_ptlrpc::{Export, Response, ServerRequest};
 use nacre_rt::Rt;
@@ -167,11 +168,19 @@ impl Locks {
         self.grant_bits(export, directory, want & UPDATE, true)
     }
 
-    /// Grants locks on the inodes of a directory's page.
-    pub(crate) fn grant_page(&self, export: &Arc<Export>, page: &mut ReadpageReply, want: u64) {
+    /// Prepares attributes that a client asked for: without a layout that it cannot use, and with the lock that it wants.
+    pub(crate) fn grant_found(&self, export: &Arc<Export>, found: AttrReply, want: u64) -> AttrReply {
+        let mut found = overstriping::withhold(export, found);
+        found.lock = self.grant(export, &found, want);
+        found
+    }
+
+    /// Prepares a directory's page, with the locks that the client wants on the inodes of its entries and on the directory.
+    pub(crate) fn grant_page(&self, export: &Arc<Export>, directory: Fid, page: &mut ReadpageReply, want: (u64, u64)) {
         for answer in page.entries.iter_mut().filter_map(|e| e.attr.as_mut()) {
-            answer.lock = self.grant(export, answer, want);
+            *answer = self.grant_found(export, std::mem::take(answer), want.0);
         }
+        page.parent_lock = self.grant_entries(export, directory, want.1);
     }
 
     fn grant_bits(&self, export: &Arc<Export>, fid: Fid, bits: u64, is_directory: bool) -> Option<InodeLock> {

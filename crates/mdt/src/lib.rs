@@ -15,6 +15,7 @@ mod inode_locks;
 pub mod lfsck;
 mod linger;
 pub mod lod;
+mod lookup;
 mod mdt;
 pub mod opens;
 pub mod ops;

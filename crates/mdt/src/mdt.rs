@@ -4,6 +4,7 @@
 use crate::inode_locks::{Attempt, Held, Locks};
 use crate::lfsck::task::Lfsck;
 use crate::linger::{self, LINGER, Lingering};
+use crate::lookup;
 use crate::opens::OpenHandles;
 use crate::ops::changed::Changed;
 use crate::ops::close::changes;
@@ -29,8 +30,8 @@ use nacre_wire::attr::{Credentials, StatFs, statfs_state};
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags};
 use nacre_wire::header::Versions;
 use nacre_wire::mds::{
-    AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, LookupReply, NAME_MAX, Open, OpenReply,
-    Readpage, Reint, ReintRecord, RenameReply, RootReply, Sync, XattrReply,
+    AttrReply, Close, Fid2path, Fid2pathReply, Getattr, Getxattr, NAME_MAX, Open, OpenReply, Readpage, Reint,
+    ReintRecord, RenameReply, RootReply, Sync, XattrReply,
 };
 use nacre_wire::mgs::TargetReg;
 use nacre_wire::{Field, Opcode};
@@ -56,7 +57,7 @@ pub struct Mdt {
     target: Arc<Target>,
     mgc: Arc<Mgc>,
     servers: Servers,
-    squash: Squash,
+    pub(crate) squash: Squash,
     reints: ReintTallies,
     host: String,
     /// Changed only by the operation that has its turn at the running transaction, so that it agrees with the tables.
@@ -274,7 +275,11 @@ impl Mdt {
     }
 
     /// Runs `f`, which only reads, at a turn of the running transaction.
-    async fn read<T>(&self, cred: &Credentials, f: impl FnOnce(&Context<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
+    pub(crate) async fn read<T>(
+        &self,
+        cred: &Credentials,
+        f: impl FnOnce(&Context<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         let mut operation = self.target.begin().await?;
         let is_open = |_| false;
         let (now, changed, found) = (Timestamp::ZERO, Changed::default(), Found::default());
@@ -586,7 +591,7 @@ impl Service for Mdt {
         const CLIENT: Roles = Roles::CLIENT;
         static TABLE: &[Handler<Mdt>] = &[
             line(MdsGetattr, "getattr", Reads, CLIENT, |m, r| Box::pin(handle_getattr(m, r))),
-            line(MdsGetattrName, "getattr", Reads, CLIENT, |m, r| Box::pin(handle_lookup(m, r))),
+            line(MdsGetattrName, "getattr", Reads, CLIENT, |m, r| Box::pin(lookup::handle_lookup(m, r))),
             line(MdsOpen, "open", Changes, CLIENT, |m, r| Box::pin(handle_open(m, r))),
             line(MdsClose, "close", Changes, CLIENT, |m, r| Box::pin(handle_close(m, r))),
             line(MdsReint, "", Changes, CLIENT, |m, r| Box::pin(handle_reint(m, r))),
@@ -665,30 +670,9 @@ async fn handle_getattr(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<R
     let r: Getattr = mdt.squash.decode(&request)?;
     let found = mdt.read(&r.cred, |cx| {
         let found = ops::getattr::getattr_if_allowed(cx, r.fid, r.access)?;
-        let mut found = overstriping::withhold(&request.export, found);
-        found.lock = mdt.locks.grant(&request.export, &found, r.want);
-        Ok(found)
+        Ok(mdt.locks.grant_found(&request.export, found, r.want))
     });
     Ok(Response::new(&found.await?))
-}
-
-async fn handle_lookup(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
-    let r: GetattrName = mdt.squash.decode(&request)?;
-    let reply = mdt.read(&r.cred, |cx| {
-        let found = match ops::getattr::lookup(cx, r.parent, &r.name) {
-            Ok(found) => {
-                let mut found = overstriping::withhold(&request.export, found);
-                found.lock = mdt.locks.grant(&request.export, &found, r.want);
-                Some(found)
-            }
-            // The directory exists, only the name does not.
-            Err(Errno::ENOENT) if r.want_parent != 0 && cx.directory(r.parent).is_ok() => None,
-            Err(error) => return Err(error),
-        };
-        let parent_lock = mdt.locks.grant_entries(&request.export, r.parent, r.want_parent);
-        Ok(LookupReply { found, parent_lock })
-    });
-    Ok(Response::new(&reply.await?))
 }
 
 async fn handle_open(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
@@ -728,11 +712,7 @@ async fn handle_readpage(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<
     let page = Page { fid, cookie, max_bytes, with_attr, with_lock: r.want != 0, is_open };
     let page = mdt.read(&r.cred, |cx| {
         let mut page = ops::readpage::readpage(cx, page)?;
-        for answer in page.entries.iter_mut().filter_map(|e| e.attr.as_mut()) {
-            *answer = overstriping::withhold(&request.export, std::mem::take(answer));
-        }
-        mdt.locks.grant_page(&request.export, &mut page, r.want);
-        page.parent_lock = mdt.locks.grant_entries(&request.export, fid, r.want_parent);
+        mdt.locks.grant_page(&request.export, fid, &mut page, (r.want, r.want_parent));
         Ok(page)
     });
     Ok(Response::new(&page.await?))

@@ -364,9 +364,12 @@ impl NodeShared {
         }
         let estimate = estimate.unwrap_or_else(|| arrival.slot.lane().estimate(now));
         if arrival.transfer.is_broken() {
-            // The client must send the request again, so no reply is sent or kept.
-            tracing::debug!("{opcode} xid {xid}: bulk failed, not answered");
-            export.handle_executed(xid, None);
+            // No reply is kept, because the client must send the request again. Unless it is told so, it waits until the request's
+            // deadline, which over a slow way is far off.
+            tracing::debug!("{opcode} xid {xid}: the data did not get through");
+            let reply_to = export.handle_executed(xid, None);
+            let header = RpcHeader { flags: flags::SEND_AGAIN, export: export.cookie, ..question.header() };
+            self.post(reply_to, encode(RpcKind::Reply, &header, &[], Payload::new()));
         } else if self.leave_if_taken(&export.entry) || result.is_err() && export.is_closed() {
             // The request may have failed because the export was closed: the client must find out, and may repeat the
             // request elsewhere. Changes made on storage that now belongs to another node do not count.

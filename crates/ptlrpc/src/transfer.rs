@@ -14,14 +14,14 @@ use std::time::Duration;
 const SLOT_PATIENCE: Duration = Duration::from_millis(250);
 /// Number of tries of a transfer; the client may have moved before each.
 const TRIES: u32 = 3;
-/// Longest time of one try, plus the time for its bytes at the slowest accepted speed.
+/// Longest time of the first try, plus the time for its bytes at the slowest accepted speed. Each further try may take twice as long: data that
+/// waits on a slow way behind other data is not lost, and asking for it again makes the way slower.
 const TRY_TIMEOUT: Duration = Duration::from_secs(10);
 const SLOWEST_BYTES_PER_SECOND: usize = 1 << 20;
 
 impl ServerRequest {
     /// Returns the data of the request: it came inline, or is fetched from the client now. If it cannot be fetched, the
-    /// request stays unanswered whatever the handler returns, so that the client sends it again. Call this before
-    /// anything is changed.
+    /// client is told to send the request again, whatever the handler returns. Call this before anything is changed.
     pub async fn pull(&self) -> Result<Payload, Errno> {
         let (header, len) = (&self.header, self.bulk_len());
         if header.has(flags::INLINE) || header.match_bits == 0 {
@@ -44,7 +44,7 @@ impl ServerRequest {
     }
 
     /// Sends data to the client, before the response. Needed when it does not fit into the response
-    /// ([`ServerRequest::fits_inline`]). On an error the request stays unanswered, as for [`ServerRequest::pull`].
+    /// ([`ServerRequest::fits_inline`]). On an error the client sends the request again, as for [`ServerRequest::pull`].
     pub async fn push(&self, data: Payload) -> Result<(), Errno> {
         let (match_bits, len) = (self.header.match_bits, data.len());
         if match_bits == 0 || len > self.bulk_len() {
@@ -78,9 +78,10 @@ impl ServerRequest {
     where
         F: Future<Output = Result<T, LnetError>>,
     {
-        let patience = TRY_TIMEOUT + Duration::from_secs((len / SLOWEST_BYTES_PER_SECOND) as u64);
+        let first = TRY_TIMEOUT + Duration::from_secs((len / SLOWEST_BYTES_PER_SECOND) as u64);
         let mut error = Errno::ESHUTDOWN;
-        for _ in 0..TRIES {
+        for tries in 0..TRIES {
+            let patience = first * 2_u32.pow(tries);
             let to = self.export.reply_to(self.header.xid).filter(|_| !self.export.is_closed());
             let Some(to) = to else { break };
             let is_lost = self.is_bulk_lost();

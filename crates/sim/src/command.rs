@@ -7,6 +7,7 @@ use crate::conditions::Answers;
 use crate::congestion;
 use crate::crashes;
 use crate::culprits;
+use crate::distance;
 use crate::journal::{self, Application, Setup};
 use crate::live_storm::{self, Liveness};
 use crate::liveness;
@@ -126,6 +127,19 @@ enum SimCommand {
         #[arg(long, default_value_t = 400)]
         steps: u32,
     },
+    /// Many seeds of clients far away, behind a path that delays, varies, loses messages and is cut for up to 20 s, beside
+    /// clients that are near: no call fails, and nobody is evicted
+    Distance {
+        /// How many seeds
+        #[arg(long, default_value_t = 2000)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// Calls in each run
+        #[arg(long, default_value_t = 400)]
+        steps: u32,
+    },
     /// One seed, with its failure in full
     Replay {
         /// The seed
@@ -143,6 +157,9 @@ enum SimCommand {
         /// A seed of `liveness`, not of `sweep`
         #[arg(long, conflicts_with_all = ["crashes", "locks", "away"])]
         liveness: bool,
+        /// A seed of `distance`, not of `sweep`
+        #[arg(long, conflicts_with_all = ["crashes", "locks", "away", "liveness"])]
+        distance: bool,
         /// With --crashes: the answers that the failed sweep was run with
         #[arg(long, requires = "crashes")]
         answers: Option<Answers>,
@@ -369,7 +386,8 @@ pub fn main(args: SimArgs) -> ExitCode {
             name_culprits(from..from.saturating_add(seeds), cause, each, args.json)
         }
         SimCommand::Liveness { seeds, from, steps } => sweep(&LIVENESS, from, seeds, steps, args.json),
-        SimCommand::Replay { seed, locks, crashes, away, liveness, answers, steps, log } => {
+        SimCommand::Distance { seeds, from, steps } => sweep(&DISTANCE, from, seeds, steps, args.json),
+        SimCommand::Replay { seed, locks, crashes, away, liveness, distance, answers, steps, log } => {
             if let Some(Err(e)) = log.as_deref().map(crate::log::print) {
                 eprintln!("nacre sim: --log: {e}");
                 return ExitCode::FAILURE;
@@ -379,6 +397,7 @@ pub fn main(args: SimArgs) -> ExitCode {
                 () if crashes => crashes_answering(answers),
                 () if away => &AWAY,
                 () if liveness => &LIVENESS,
+                () if distance => &DISTANCE,
                 () => &SWEEP,
             };
             replay(story, seed, steps, args.json)
@@ -464,6 +483,13 @@ const LIVENESS: Story = Story {
     run: liveness::run_seed,
     trouble: liveness::troubles_of_seed,
     replay: "nacre sim replay --liveness",
+};
+
+const DISTANCE: Story = Story {
+    name: "distance",
+    run: distance::run_seed,
+    trouble: |seed| distance::Path::of_seed(seed).to_string(),
+    replay: "nacre sim replay --distance",
 };
 
 /// The outcome of one seed.

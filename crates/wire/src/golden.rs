@@ -94,19 +94,26 @@ fn messages() {
 fn metadata_messages() {
     let name = Bytes::from_static(b"name");
     check(
-        mds::GetattrName { cred: cred(), parent: Fid::ROOT, name: name.clone(), want: 1, want_parent: 2 },
-        0x8f519f5cd0fe8edb,
+        mds::GetattrName {
+            cred: cred(),
+            parent: Fid::ROOT,
+            name: name.clone(),
+            want: 1,
+            want_parent: 2,
+            ..Default::default()
+        },
+        0xdf44b14f7290b83b,
     );
     check(mds::AttrReply { attr: attr(), layout: Some(layout()), lock: None }, 0xd873505071b1597f);
     let parent_lock = Some(ldlm::InodeLock { handle: 1, bits: 2 });
-    check(mds::LookupReply { found: None, parent_lock }, 0x3a19b96f5814f0b9);
+    check(mds::LookupReply { parent_lock, ..Default::default() }, 0x87d569455eff81d9);
     check(
         mds::Open { cred: cred(), parent: Fid::ROOT, name: name.clone(), flags: 0o101, now: NOW, ..Default::default() },
         0x3ccf8cf256a76507,
     );
     check(
-        mds::LookupReply { found: None, parent_lock: Some(ldlm::InodeLock { handle: 1, bits: 2 }) },
-        0x3a19b96f5814f0b9,
+        mds::LookupReply { parent_lock: Some(ldlm::InodeLock { handle: 1, bits: 2 }), ..Default::default() },
+        0x87d569455eff81d9,
     );
     check(mds::OpenReply { created: true, attr: attr(), handle: 5, ..Default::default() }, 0xd0730cfe658bbe97);
     check(

@@ -61,6 +61,9 @@ pub mod flags {
     /// Reply: the request was not executed, because it would have waited for longer than its client does. The client sends it anew after
     /// `window_wait_us`.
     pub const COME_AGAIN: u32 = 0x800;
+    /// Reply: the request's data did not get through, and nothing was executed or changed. The client sends the request again, under its
+    /// number.
+    pub const SEND_AGAIN: u32 = 0x1000;
 }
 
 message! {

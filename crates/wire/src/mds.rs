@@ -82,6 +82,12 @@ message! {
         pub want: u64,
         /// Bits wanted on the directory.
         pub want_parent: u64,
+        /// Names further down, to be looked up one after the other as far as they lead through directories; `.` and `..` do
+        /// not count among them.
+        pub below: Vec<Bytes>,
+        /// If the last name leads to a directory: the bytes of entries that the asker would take of it and of the directories
+        /// below, because requests for them are likely to follow; 0 for none.
+        pub ahead: u32,
     }
 
     /// Attributes, and the layout if it is a regular file that has one.
@@ -100,6 +106,28 @@ message! {
         pub found: Option<AttrReply>,
         /// The lock wanted on the directory.
         pub parent_lock: Option<InodeLock>,
+        /// Where the names further down lead, in their order. It ends early after a name that does not exist or leads to no
+        /// directory, and before one that the asker may not look up.
+        pub below: Vec<NameBelow>,
+        /// Directories whose entries come ahead, with attributes and locks: first the one that was looked up, then those below
+        /// it. Each page begins at the directory's first entry.
+        pub pages: Vec<DirectoryPage>,
+    }
+
+    /// What a name further down leads to.
+    pub struct NameBelow {
+        /// None: there is no such name.
+        pub found: Option<AttrReply>,
+        /// The lock wanted on the directory in which it was looked up.
+        pub parent_lock: Option<InodeLock>,
+    }
+
+    /// The first entries of a directory, or all.
+    pub struct DirectoryPage {
+        /// The directory.
+        pub fid: Fid,
+        /// Its entries.
+        pub page: ReadpageReply,
     }
 
     /// MDS_OPEN: opens by name below `parent`, or `parent` itself if the name is empty.

@@ -114,7 +114,14 @@ impl InodeCache {
             },
         };
         self.use_lock(parent, now);
+        self.use_ahead(parent);
         answer
+    }
+
+    fn use_ahead(&mut self, directory: Fid) {
+        if let Some(ahead) = &mut self.ahead {
+            ahead.handle_used(directory);
+        }
     }
 
     /// The inode that a name leads to: `Some(None)` if the name does not exist, `None` if it is not known.
@@ -143,12 +150,16 @@ impl InodeCache {
     /// A page of a directory.
     pub(crate) fn page(&mut self, body: &Readpage, now: Time) -> Option<ReadpageReply> {
         let inode = self.inodes.get(&body.fid)?;
-        let listing = inode.directory.as_ref()?.listing.as_ref().filter(|l| l.under == inode.since(UPDATE))?;
+        let (listing, is_whole) = inode.directory.as_ref()?.list_under(inode.since(UPDATE))?;
         let touched = self.history.touches(body.fid, NOW, NOTHING) != Touch::None;
         if touched || self.permits(body.fid, &body.cred, READ) != Some(true) {
             return None;
         }
         let (entries, end) = listing.page(body.cookie, body.max_bytes, body.with_attr);
+        if entries.is_empty() && !is_whole {
+            return None;
+        }
+        let end = end && is_whole;
         let mut page = ReadpageReply { entries: entries.to_vec(), end, parent_lock: None };
         if body.with_attr {
             page.entries.iter_mut().for_each(|e| e.attr = self.known_attr(e.fid));
@@ -161,7 +172,15 @@ impl InodeCache {
             known.into_iter().for_each(|fid| self.use_lock(fid, now));
         }
         self.use_lock(body.fid, now);
+        self.use_ahead(body.fid);
         Some(page)
+    }
+
+    /// The cookie of the last known entry of a directory of which only the first entries are known.
+    pub(crate) fn listed_to(&self, directory: Fid) -> Option<u64> {
+        let inode = self.inodes.get(&directory)?;
+        let (listing, is_whole) = inode.directory.as_ref()?.list_under(inode.since(UPDATE))?;
+        listing.entries.last().filter(|_| !is_whole).map(|e| e.cookie)
     }
 
     /// An extended attribute, or with an empty name the list of them, as `cred` sees it: `Some(None)` if it does not

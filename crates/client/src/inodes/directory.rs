@@ -55,6 +55,12 @@ impl Directory {
         self.building = None;
     }
 
+    /// The list read under a holding of UPDATE, and whether it is whole; else the entries up to some place are known.
+    pub(super) fn list_under(&self, under: u64) -> Option<(&Listing, bool)> {
+        let whole = self.listing.as_ref().map(|list| (list, true));
+        whole.or(self.building.as_ref().map(|list| (list, false))).filter(|(list, _)| list.under == under)
+    }
+
     /// Takes a page that was read under the holding `under`.
     pub(super) fn handle_page(&mut self, asked: &Readpage, page: &ReadpageReply, under: u64) {
         let goes_on = |b: &Listing| b.under == under && b.entries.last().map_or(0, |e| e.cookie) == asked.cookie;

@@ -155,6 +155,14 @@ impl InodeCache {
         self.names = self.names + inode.names() - before;
     }
 
+    /// Keeps the pages of directories that came ahead with a lookup.
+    pub(crate) fn keep_ahead(&mut self, asked: Asked, pages: &[DirectoryPage], now: Time) {
+        for DirectoryPage { fid, page } in pages {
+            self.keep_page(asked, &Readpage { fid: *fid, with_attr: true, ..Readpage::default() }, page, now);
+            self.ahead.get_or_insert_default().handle_brought(*fid, page.entries.len().saturating_sub(2));
+        }
+    }
+
     /// Keeps that a directory is empty, because the request created it.
     pub(crate) fn keep_empty(&mut self, fid: Fid, bits: u64) {
         let Some(inode) = self.inodes.get_mut(&fid).filter(|_| bits & UPDATE != 0) else { return };

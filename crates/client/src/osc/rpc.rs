@@ -1,6 +1,7 @@
 //! The RPCs of an OST, one function each: checksums both ways, and repetition after a mismatch. Which lock goes along,
 //! which bytes of a reply are cached and when to write is decided elsewhere.
 
+use crate::far::Flow;
 use crate::mount::connection::Caller;
 use crate::osc::Osc;
 use crate::osc::object::ObjectOf;
@@ -82,6 +83,7 @@ impl Osc {
         let body = ost::Read { fid: object, extents: asked, checksum, lock };
         for _ in 0..=self.resend_count.load(Ordering::Relaxed) {
             self.rpc_stats.count_read(extents[0].start, max_len as u64);
+            let _pass = self.enter_way(Flow::read_under(lock), max_len as u64, false).await;
             let options = self.io_options(caller, Bulk::Receive { max_len }, lock, false);
             let call = (Opcode::OstRead, &body, options);
             let reply = match lock {
@@ -167,6 +169,7 @@ impl Osc {
         for _ in 0..=self.resend_count.load(Ordering::Relaxed) {
             self.rpc_stats.count_write(body.extents.first().map_or(0, |e| e.offset), data.len() as u64);
             let sent = if self.corrupts("osc.write.corrupt") { damaged(&data) } else { data.clone() };
+            let _pass = self.enter_way(Flow::write_under(out.lock), data.len() as u64, out.urgent).await;
             let options = self.io_options(&out.caller, Bulk::Send(sent), out.lock, out.urgent);
             let options = CallOptions { backlog: self.account.lock().dirty(), ..self.changing(of.object, options) };
             // Not repeated after an eviction, because other clients may have written there since.

@@ -28,7 +28,7 @@ const PER_MISS: usize = 8;
 const CHUNK_MIN: usize = 32;
 /// The first window of a directory whose servers are far away, and the entries fetched at once at first. Fetching many costs little more there
 /// than fetching one. These numbers double, too.
-const FAR_WINDOW: usize = 512;
+const FAR_WINDOW: usize = 2048;
 /// The largest window there, unless an administrator has set one.
 const FAR_MAX: usize = 8192;
 /// After this many entries fetched all over a directory, they must have been of use: at least one for this part of the

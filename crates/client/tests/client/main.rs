@@ -8,6 +8,7 @@ mod cluster;
 mod data;
 mod data_coherence;
 mod failures;
+mod far_names;
 mod lock_volume;
 mod locks;
 mod metadata_cache;

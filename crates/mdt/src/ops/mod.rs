@@ -2,6 +2,7 @@
 //! atomic and testable without network or clock. They check permissions, change tables, and return the contents of a
 //! reply. The caller does the rest: waiting, locks, open handles, creation and destruction of objects.
 
+pub mod ahead;
 pub mod changed;
 pub mod close;
 pub mod create;

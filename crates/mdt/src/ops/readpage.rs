@@ -96,6 +96,12 @@ impl Filler {
     }
 }
 
+/// Approximate size of a page in a reply, with a lock for each entry with attributes.
+pub(super) fn size_with_locks(page: &ReadpageReply) -> usize {
+    let lock = |entry: &DirEntry| if entry.attr.is_some() { InodeLock::MIN_SIZE } else { 0 };
+    page.entries.iter().map(|entry| encoded_size(entry) + lock(entry)).sum()
+}
+
 fn encoded_size(entry: &DirEntry) -> usize {
     if entry.attr.is_none() {
         return DirEntry::MIN_SIZE + entry.name.len();

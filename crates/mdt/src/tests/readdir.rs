@@ -1,6 +1,7 @@
 //! Reading directories in pages while they change.
 
 use super::*;
+use crate::ops::ahead;
 use crate::ops::readpage::{Page, readpage};
 use nacre_base::Prng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,4 +102,54 @@ fn reading_needs_permission_unless_it_is_open_and_a_removed_directory_is_empty()
     fs.open(&root(), Open { parent: d, ..Open::default() }).unwrap();
     fs.unlink(&root(), ROOT, "d", true).unwrap();
     assert_eq!(fs.op(&root(), |cx, _| readpage(cx, ask(true))), Err(Errno::ENOENT));
+}
+
+/// Names of the directories that come ahead of requests for them, each with its number of entries.
+fn ahead(fs: &mut Fs, cred: &Credentials, first: Fid, max_bytes: u32) -> Vec<(Fid, usize, bool)> {
+    let pages = fs.op(cred, |cx, _| Ok(ahead::pages(cx, first, max_bytes))).unwrap();
+    let size = nacre_wire::encode(&LookupReply { pages: pages.clone(), ..LookupReply::default() }).len();
+    assert!(size <= max_bytes as usize + 1024, "{size} bytes of {max_bytes}");
+    pages.iter().map(|p| (p.fid, p.page.entries.len() - 2, p.page.end)).collect()
+}
+
+#[test]
+fn a_directory_comes_with_those_below_it_as_far_as_there_is_room() {
+    let mut fs = Fs::new();
+    let top = fs.mkdir(ROOT, "top");
+    let fill = |fs: &mut Fs, d, files| (0..files).for_each(|i| drop(fs.mkfile(d, &format!("f{i}"))));
+    let (mut level, mut levels) = (top, vec![top]);
+    for _ in 0..4 {
+        fill(&mut fs, level, 20);
+        level = fs.mkdir(level, "below");
+        levels.push(level);
+    }
+    let all: Vec<_> = levels.iter().map(|d| (*d, if *d == level { 0 } else { 21 }, true)).collect();
+    assert_eq!(ahead(&mut fs, &root(), top, 1 << 18), all, "level by level");
+    let some = ahead(&mut fs, &root(), top, 12_000);
+    assert_eq!(some, all[..some.len()]);
+    assert!((1..4).contains(&some.len()), "{} levels in 12 kB", some.len());
+    // A large directory below is left out, and one that was looked up comes in part.
+    let large = fs.mkdir(top, "large");
+    fill(&mut fs, large, 500);
+    assert!(ahead(&mut fs, &root(), top, 1 << 16).iter().all(|(d, _, end)| *d != large && *end));
+    let (_, entries, end) = ahead(&mut fs, &root(), large, 1 << 16)[0];
+    assert!((50..500).contains(&entries) && !end, "{entries} entries");
+    assert!(ahead(&mut fs, &root(), top, 0).is_empty());
+}
+
+#[test]
+fn nobody_gets_entries_ahead_that_he_may_not_see() {
+    let mut fs = Fs::new();
+    let top = fs.mkdir(ROOT, "top");
+    let [closed, blind, open] = ["closed", "blind", "open"].map(|n| fs.mkdir(top, n));
+    for d in [closed, blind, open] {
+        fs.mkfile(d, "f");
+    }
+    fs.chmod(closed, 0o711);
+    fs.chmod(blind, 0o744);
+    let seen = |fs: &mut Fs, cred: &Credentials| -> BTreeSet<Fid> {
+        ahead(fs, cred, top, 1 << 16).into_iter().map(|(fid, ..)| fid).collect()
+    };
+    assert_eq!(seen(&mut fs, &user(7)), BTreeSet::from([top, open]));
+    assert_eq!(seen(&mut fs, &root()), BTreeSet::from([top, open, closed, blind]));
 }

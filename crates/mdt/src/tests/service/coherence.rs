@@ -95,6 +95,32 @@ impl Player {
         self.beliefs.lock().names.insert((parent, n), (to, under));
     }
 
+    /// Learns where names lead, one after the other, and the directories that came ahead.
+    fn learn_lookup(&self, since: &Since, asked: &GetattrName, reply: &LookupReply) {
+        let (mut directory, mut found) = (asked.parent, reply.found.as_ref());
+        let further = reply.below.iter().map(|below| below.found.as_ref());
+        for (n, next) in std::iter::once(&asked.name).chain(&asked.below).zip(std::iter::once(found).chain(further)) {
+            found = next;
+            found.iter().for_each(|f| self.learn_attr(since, f));
+            let n = NAMES.iter().find(|known| known.as_bytes() == &n[..]).unwrap();
+            let bits = found.and_then(|f| f.lock.as_ref()).map_or(0, |l| l.bits);
+            self.learn_name(since, directory, n, found.map(|f| f.attr.fid), bits);
+            directory = found.map_or(Fid::ZERO, |f| f.attr.fid);
+        }
+        reply.pages.iter().for_each(|p| self.learn_page(since, p.fid, &p.page));
+    }
+
+    /// Learns the entries of a directory.
+    fn learn_page(&self, since: &Since, directory: Fid, page: &ReadpageReply) {
+        page.entries.iter().filter_map(|e| e.attr.as_ref()).for_each(|a| self.learn_attr(since, a));
+        let entry = |e: &DirEntry| (String::from_utf8_lossy(&e.name).into_owned(), e.fid);
+        let entries = page.entries[2..].iter().map(entry).collect();
+        let under = Self::under(since, directory, UPDATE)[0];
+        if page.end && self.holds(&under) {
+            self.beliefs.lock().listings.insert(directory, (entries, under));
+        }
+    }
+
     /// Forgets inodes that the player changed itself, because no callback comes for that.
     fn forget(&self, fids: &[Fid]) {
         let mut beliefs = self.beliefs.lock();
@@ -193,17 +219,21 @@ impl Game {
                 }
             }
             1 => {
-                let body = GetattrName { parent: fid, name: name(n), want, want_parent, ..GetattrName::default() };
-                let locks = |r: &LookupReply| {
-                    let found = r.found.iter().flat_map(of_attr);
-                    found.chain(r.parent_lock.iter().map(|l| (fid, l.clone()))).collect()
+                let below = if prng.one_in(2) { vec![name(*prng.pick(&NAMES))] } else { Vec::new() };
+                let ahead = *prng.pick(&[0, READPAGE_MAX]);
+                let body = GetattrName {
+                    parent: fid,
+                    name: name(n),
+                    want,
+                    want_parent,
+                    below,
+                    ahead,
+                    ..GetattrName::default()
                 };
+                let locks = |r: &LookupReply| of_lookup(fid, r);
                 let (reply, believed) = player.holder.ask(Opcode::MdsGetattrName, &body, locks).await?;
                 if believed {
-                    reply.found.iter().for_each(|f| player.learn_attr(&since, f));
-                    let child = reply.found.as_ref().map(|f| f.attr.fid);
-                    let bits = reply.found.and_then(|f| f.lock).map_or(0, |l| l.bits);
-                    player.learn_name(&since, fid, n, child, bits);
+                    player.learn_lookup(&since, &body, &reply);
                 }
             }
             _ => {
@@ -212,14 +242,7 @@ impl Game {
                 let locks = |r: &ReadpageReply| of_page(fid, r);
                 let (reply, believed) = player.holder.ask(Opcode::MdsReadpage, &body, locks).await?;
                 if believed {
-                    let attrs = reply.entries.iter().filter_map(|e| e.attr.as_ref());
-                    attrs.for_each(|a| player.learn_attr(&since, a));
-                    let entry = |e: &DirEntry| (String::from_utf8_lossy(&e.name).into_owned(), e.fid);
-                    let entries = reply.entries[2..].iter().map(entry).collect();
-                    let under = Player::under(&since, fid, UPDATE)[0];
-                    if player.holds(&under) {
-                        player.beliefs.lock().listings.insert(fid, (entries, under));
-                    }
+                    player.learn_page(&since, fid, &reply);
                 }
             }
         }

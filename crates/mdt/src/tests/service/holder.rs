@@ -190,11 +190,12 @@ impl Holder {
 
     pub(super) async fn lookup(&self, parent: Fid, n: &str, want: u64, want_parent: u64) -> Result<LookupReply, Errno> {
         let body = GetattrName { parent, name: super::super::name(n), want, want_parent, ..GetattrName::default() };
-        let locks = |r: &LookupReply| {
-            let found = r.found.iter().flat_map(of_attr);
-            found.chain(r.parent_lock.iter().map(|l| (parent, l.clone()))).collect()
-        };
-        self.ask(Opcode::MdsGetattrName, &body, locks).await.map(|r| r.0)
+        self.look_up(&body).await
+    }
+
+    pub(super) async fn look_up(&self, body: &GetattrName) -> Result<LookupReply, Errno> {
+        let locks = |r: &LookupReply| of_lookup(body.parent, r);
+        self.ask(Opcode::MdsGetattrName, body, locks).await.map(|r| r.0)
     }
 
     pub(super) async fn readpage(&self, fid: Fid, want: u64, want_parent: u64) -> Result<ReadpageReply, Errno> {
@@ -217,6 +218,20 @@ pub(super) fn of_attr(reply: &AttrReply) -> impl Iterator<Item = (Fid, InodeLock
 pub(super) fn of_page(directory: Fid, reply: &ReadpageReply) -> Vec<(Fid, InodeLock)> {
     let entries = reply.entries.iter().flat_map(|e| e.attr.iter().flat_map(of_attr));
     entries.chain(reply.parent_lock.iter().map(|l| (directory, l.clone()))).collect()
+}
+
+pub(super) fn of_lookup(parent: Fid, reply: &LookupReply) -> Vec<(Fid, InodeLock)> {
+    let mut locks: Vec<_> = reply.found.iter().flat_map(of_attr).collect();
+    locks.extend(reply.parent_lock.iter().map(|l| (parent, l.clone())));
+    let mut directory = reply.found.as_ref();
+    for next in &reply.below {
+        let at = directory.expect("names below lead through directories").attr.fid;
+        locks.extend(next.found.iter().flat_map(of_attr));
+        locks.extend(next.parent_lock.iter().map(|l| (at, l.clone())));
+        directory = next.found.as_ref();
+    }
+    locks.extend(reply.pages.iter().flat_map(|p| of_page(p.fid, &p.page)));
+    locks
 }
 
 impl HolderState {

@@ -397,3 +397,48 @@ fn a_directory_that_another_client_changes_is_not_kept() {
         assert_eq!(s.one.getattr(s.d, ATTR).await.unwrap().attr.mode & mode::S_IFMT, mode::S_IFDIR);
     });
 }
+
+#[test]
+fn a_path_is_looked_up_as_far_as_it_leads() {
+    stage(|_, s| async move {
+        let name = super::super::name;
+        let path = |below: &[&str]| GetattrName {
+            parent: Fid::ROOT,
+            name: name("d"),
+            want: ATTR,
+            want_parent: UPDATE,
+            below: below.iter().map(|n| name(n)).collect(),
+            ..GetattrName::default()
+        };
+        let found = s.one.look_up(&path(&["f"])).await.unwrap();
+        assert_eq!(found.found.unwrap().attr.fid, s.d);
+        let below = &found.below[0];
+        assert_eq!((found.below.len(), below.found.as_ref().unwrap().attr.fid), (1, s.f));
+        assert_eq!(below.parent_lock.as_ref().unwrap().bits & UPDATE, UPDATE, "entries of d are told");
+        assert!(found.pages.is_empty(), "nothing ahead was asked for");
+        let found = s.one.look_up(&path(&["absent", "further"])).await.unwrap();
+        assert_eq!((found.below.len(), &found.below[0].found), (1, &None));
+        let found = s.one.look_up(&path(&["f", "further"])).await.unwrap();
+        assert_eq!(found.below.len(), 1, "a file has no names below it");
+        assert_eq!(s.one.look_up(&path(&["..", "e"])).await.unwrap().below, [], "the path would lead up again");
+        let cred = Credentials { uid: 7, gid: 7, groups: Vec::new() };
+        s.two.client.reint::<AttrReply>(chmod(s.d, 0o700)).await.unwrap();
+        let found = s.one.look_up(&GetattrName { cred, ..path(&["f"]) }).await.unwrap();
+        assert_eq!((found.found.unwrap().attr.fid, found.below.len()), (s.d, 0), "it may not be searched");
+    });
+}
+
+#[test]
+fn entries_ahead_come_with_locks() {
+    stage(|_, s| async move {
+        let name = super::super::name("d");
+        let (ahead, want, want_parent) = (1 << 16, ATTR, UPDATE);
+        let asked = GetattrName { parent: Fid::ROOT, name, want, want_parent, ahead, ..GetattrName::default() };
+        let found = s.one.look_up(&asked).await.unwrap();
+        assert_eq!((found.pages.len(), found.pages[0].fid), (1, s.d));
+        assert_eq!(s.one.bits(s.f), ATTR);
+        s.two.client.reint::<AttrReply>(chmod(s.f, 0o600)).await.unwrap();
+        s.two.client.mkdir(s.d, "new").await.unwrap();
+        assert_eq!(s.one.callbacks(), [(s.f, LOOKUP | PERM | UPDATE), (s.d, UPDATE)]);
+    });
+}
