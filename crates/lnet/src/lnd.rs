@@ -121,6 +121,7 @@ impl LinkStatus {
 pub(crate) struct LndStatus {
     pub(crate) interface: Option<String>,
     pub(crate) conns_per_peer: u32,
+    pub(crate) is_conns_per_peer_fixed: bool,
     pub(crate) timeout_secs: u64,
 }
 

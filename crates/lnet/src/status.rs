@@ -188,6 +188,8 @@ pub struct InterfaceStatus {
     pub failures: Failures,
     /// Bulk connections in each direction to a peer; 0 where there are no connections.
     pub conns_per_peer: u32,
+    /// True if an administrator has set that number; false if it follows from the length of the paths.
+    pub is_conns_per_peer_fixed: bool,
     /// Seconds until an unanswered connection is given up; 0 where there are none.
     pub timeout_secs: u64,
 }

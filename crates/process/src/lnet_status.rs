@@ -23,7 +23,8 @@ pub(crate) fn describe_interfaces(lnet: &Lnet) -> Value {
         let tunables = json!({"peer_timeout": i.peer_timeout_secs, "peer_credits": i.peer_credits,
             "peer_credits_max": i.peer_credits_max, "peer_buffer_credits": i.peer_buffer_credits, "credits": i.credits});
         m.insert("tunables".into(), tunables);
-        m.insert("lnd tunables".into(), json!({"conns_per_peer": i.conns_per_peer, "timeout": i.timeout_secs}));
+        m.insert("lnd tunables".into(), json!({"conns_per_peer": i.conns_per_peer,
+            "conns_per_peer_fixed": i.is_conns_per_peer_fixed, "timeout": i.timeout_secs}));
         let credits = json!({"available_tx_credits": i.available_tx_credits, "min_tx_credits": i.min_tx_credits,
             "tx_q_num_of_buf": i.tx_queued});
         m.insert("credits".into(), credits);

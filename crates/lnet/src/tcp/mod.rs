@@ -269,12 +269,11 @@ impl Lnd for Tcp {
     }
 
     fn describe(&self) -> LndStatus {
+        let fixed = self.0.conns_per_peer();
         LndStatus {
             interface: Some(self.0.nid.ip().to_string()),
-            conns_per_peer: match self.0.conns_per_peer() {
-                0 => self.0.most_connections(),
-                fixed => fixed,
-            },
+            conns_per_peer: if fixed == 0 { self.0.most_connections() } else { fixed },
+            is_conns_per_peer_fixed: fixed != 0,
             timeout_secs: self.0.options.timeout.as_secs(),
         }
     }
