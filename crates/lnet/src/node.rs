@@ -764,7 +764,7 @@ impl Interface {
             health: HEALTH_MAX,
             failures: s.failures,
             conns_per_peer: lnd.conns_per_peer,
-            is_conns_per_peer_fixed: lnd.is_conns_per_peer_fixed,
+            tunables: self.lnd.tunables(),
             timeout_secs: lnd.timeout_secs,
         }
     }

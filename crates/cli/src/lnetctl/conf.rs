@@ -10,7 +10,7 @@ use crate::output::{fail, json as print_json};
 use nacre_base::{Errno, Nid};
 use nacre_process::admin::{Answer, Request};
 use nacre_process::network::live::{Outcome, Part, Task};
-use nacre_process::network::parse_lnet_conf;
+use nacre_process::network::{HOST_DEFAULT, parse_lnet_conf};
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
 
@@ -100,7 +100,11 @@ fn bare_net(mut net: Value) -> Value {
 fn driver_settings(shown: &Value) -> Map<String, Value> {
     let is_fixed = shown["conns_per_peer_fixed"] == true;
     let mut settings = shown.as_object().cloned().unwrap_or_default();
-    settings.retain(|name, _| name == "conns_per_peer" && is_fixed);
+    settings.retain(|name, value| match name.as_str() {
+        "conns_per_peer" => is_fixed,
+        "conns_per_peer_fixed" | "timeout" => false,
+        _ => *value != 0 && *value != HOST_DEFAULT,
+    });
     settings
 }
 
@@ -340,13 +344,34 @@ mod tests {
         assert_eq!(config.nets[0].interfaces[0].to_string(), "10.0.0.1:7001");
     }
 
+    #[test]
+    fn a_backup_keeps_settings_of_connections_that_were_made() {
+        let net = json!({"net type": "tcp1", "local NI(s)": [{"interfaces": {"0": "10.0.0.1"},
+            "lnd tunables": {"conns_per_peer": 1, "conns_per_peer_fixed": false, "timeout": 20, "tx_buffer_size": 65536,
+                "rx_buffer_size": 0, "sock_timeout": 20, "keepalive_idle": 0, "congestion_control": "bbr"}}]});
+        let mut automatic = net.clone();
+        automatic["local NI(s)"][0]["lnd tunables"] = json!({"conns_per_peer": 1, "conns_per_peer_fixed": false,
+            "timeout": 50, "tx_buffer_size": 0, "sock_timeout": 0, "congestion_control": "default"});
+        let want = json!({"tx_buffer_size": 65536, "sock_timeout": 20, "congestion_control": "bbr"});
+        let backup = bare_net(net);
+        assert_eq!(backup["local NI(s)"][0]["lnd tunables"], want);
+        assert_eq!(bare_net(automatic)["local NI(s)"][0].get("lnd tunables"), None);
+        let config = parse_lnet_conf(&to_yaml(&json!({ "net": [backup] }))).unwrap();
+        assert_eq!(config.nets[0].tunables.congestion_control.as_deref(), Some("bbr"));
+    }
+
     /// A backup once left out a number of connections that an administrator had set.
     #[test]
     fn a_backup_keeps_a_number_of_connections_that_was_set_and_not_one_that_was_chosen() {
         let backup = |is_fixed: bool| {
             let net = json!({"net type": "tcp1", "local NI(s)": [{"interfaces": {"0": "10.0.0.1"},
                 "lnd tunables": {"conns_per_peer": 3, "conns_per_peer_fixed": is_fixed, "timeout": 50}}]});
-            parse_lnet_conf(&to_yaml(&json!({ "net": [bare_net(net)] }))).unwrap().nets.remove(0).tunables.conns_per_peer
+            parse_lnet_conf(&to_yaml(&json!({ "net": [bare_net(net)] })))
+                .unwrap()
+                .nets
+                .remove(0)
+                .tunables
+                .conns_per_peer
         };
         assert_eq!((backup(true), backup(false)), (Some(3), None));
     }

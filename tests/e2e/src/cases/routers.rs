@@ -203,6 +203,14 @@ fn change_networks(cluster: &Cluster) -> Outcome {
     ensure!(shown.matches("peer_credits: 9\n").count() == 4, "{shown}");
     ensure!(!shown.contains("net type: tcp1"), "{shown}");
 
+    cluster.lnetctl(&["net", "set", "--net", "tcp2", "--tx-buffer-size", "131072", "--congestion-control", "reno"])?;
+    let shown = cluster.lnetctl(&["net", "show", "--net", "tcp2", "-v"])?;
+    ensure!(shown.matches("tx_buffer_size: 131072\n").count() == 4, "{shown}");
+    ensure!(shown.matches("congestion_control: reno\n").count() == 4, "{shown}");
+    refused(cluster, &["net", "set", "--net", "tcp2", "--congestion-control", "x"], "it offers ")?;
+    refused(cluster, &["net", "set", "--net", "tcp2", "--rx-buffer-size", "1"], "not 0, nor a number from 4096")?;
+    cluster.lnetctl(&["net", "set", "--net", "tcp2", "--tx-buffer-size", "0", "--congestion-control", "default"])?;
+
     refused(cluster, &["net", "add", "--net", "tcp9", "--if", "lo"], "name one with --process, of ")?;
     cluster.lnetctl(&["--process", "mgs", "net", "add", "--net", "tcp9", "--if", "127.0.0.1:0"])?;
     let shown = cluster.lnetctl(&["--process", "mgs", "net", "show", "--net", "tcp9"])?;
