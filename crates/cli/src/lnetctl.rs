@@ -14,6 +14,7 @@ mod route;
 mod settings;
 mod topology;
 mod udsp;
+mod wan_check;
 mod yaml;
 
 use crate::output::fail;
@@ -23,6 +24,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 pub(crate) use host::routerstat;
+pub(crate) use wan_check::WanCheck;
 
 const USAGE: &str = "usage: lnetctl [--process ROLE|PID|ROLE-PID] COMMAND; most commands take --json
 What is there:

@@ -17,6 +17,11 @@ pub(super) struct Host {
 }
 
 impl Host {
+    /// The process with this name, or all.
+    pub(super) fn of(process: Option<String>) -> Host {
+        Host { process }
+    }
+
     /// Takes `--process NAME` out of the arguments.
     pub(super) fn take_from(args: &mut Vec<String>) -> Result<Host, String> {
         let inline = args.iter().position(|arg| arg.starts_with("--process="));
@@ -72,7 +77,7 @@ impl Host {
 }
 
 /// Returns the refusal that says most, if no process has done what it was asked.
-fn refusal_of_all(answers: Vec<(String, Answer)>) -> Option<(i32, String)> {
+pub(super) fn refusal_of_all(answers: Vec<(String, Answer)>) -> Option<(i32, String)> {
     let none = (Errno::ENOENT.0, "no nacre process answered".to_owned());
     let mut refusal: Option<(i32, String)> = None;
     for (_, answer) in answers {
