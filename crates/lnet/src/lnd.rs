@@ -147,8 +147,6 @@ pub struct SocketStatus {
     pub kind: char,
     /// Smoothed time from a packet to its acknowledgement, in microseconds.
     pub round_trip_us: u64,
-    /// The least round trip in microseconds.
-    pub least_round_trip_us: u64,
     /// Rate at which data has arrived at the peer lately, in bytes a second; 0 if none was sent.
     pub delivery_rate: u64,
     /// True if the rate was low because this node had too little to send.

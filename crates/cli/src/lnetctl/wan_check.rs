@@ -7,35 +7,40 @@ use nacre_process::admin::{Answer, Request};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// Show what the path to a peer carries, what was chosen for it and why, and what keeps it from carrying more
+/// Show what the path to a peer carries, what was chosen for it, and what keeps it from its rate
 ///
-/// PEER is a NID, such as 203.0.113.1@tcp2. The processes of this host that are connected to the peer are asked: routers, servers and
-/// mounts. If the peer is behind a router, the connections are those to the router. What each line of the table means:
+/// PEER is a NID, such as 203.0.113.1@tcp2. The processes of this host that are connected to it
+/// are asked: routers, servers and mounts. If the peer is behind a router, the connections are
+/// those to the router. What the lines of the table mean:
 ///
-///   round trip              the least time from a packet to its acknowledgement that the kernel has seen
-///   rate seen               how fast data has arrived at the peer lately, over all bulk connections
-///   bandwidth-delay product rate times round trip: so much is under way while the path is full
-///   bulk connections        those that carry data, in each direction
-///   send, receive buffer    bytes of data that this host lets each connection have under way
-///   peer credits            messages of 1 MiB that may be under way to the peer
-///   router credits          messages of the peer that this router holds
-///   eager memory            memory at servers for data that travels with its request
-///   read-ahead window       how much a stream of reads asks for ahead
+///   round trip               time from a packet to its acknowledgement
+///   ping                     the least time of an LNet ping to the peer, with --probe
+///   rate seen                sum of the rates at which each connection has sent lately
+///   bandwidth-delay product  rate times round trip: what is under way while the path is full
+///   bulk connections         those that carry data, in each direction
+///   send, receive buffer     data of each connection that this host keeps
+///   congestion control       TCP's
+///   peer credits             messages of 1 MiB that may be under way to the peer
+///   router credits           messages of the peer that this router holds
+///   eager memory             memory of servers for data that travels with its request
+///   read-ahead window        how much a stream of reads asks for ahead
 ///
-/// AT MOST is the rate that a choice lets the path carry. Below the table stands what keeps the path from its rate, with the command
-/// that lifts it. That is compared with --rate; without it, with the rate seen, so that only a limit which was reached is named.
+/// "at most" is the rate that a choice lets the path carry. Below the table stands what keeps
+/// the path from its rate, with the command that lifts it. The rate is that of --rate; without
+/// it, the rate seen, so that only limits which were reached are named.
 ///
-/// Rates and buffers are of data that this host sends. Run the command on the peer, too, for the other direction.
+/// Rate and send buffer are about data that this host sends. Run the command on the peer, too,
+/// for the other direction.
 #[derive(clap::Args, Debug)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(crate) struct WanCheck {
     /// NID of the peer
     peer: String,
-    /// Rate that the path should carry in Mbit/s, as the provider of the line says
+    /// Rate that the path should carry, in Mbit/s, as the provider of the line says
     #[arg(long, value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     rate: Option<u64>,
-    /// Send a few pings, which open connections if there are none, and show how long they take, routers included. No data is moved to
-    /// measure a rate: `lst` does that between nodes that take part in tests
+    /// Send three pings, which open connections if there are none. No data is moved to measure
+    /// a rate: lst does that between nodes that take part in tests
     #[arg(long)]
     probe: bool,
     /// Ask this process only, such as router or mount-1234, where several run
@@ -115,7 +120,7 @@ fn text(process: &str, checked: &Value) -> String {
 /// The rows of what was measured.
 fn of_path(checked: &Value) -> Vec<[String; 4]> {
     let row = |what: &str, value: String, why: String| [what.to_owned(), value, String::new(), why];
-    let millis = |us: f64| format!("{:.1} ms", us / 1e3);
+    let millis = |us: f64| if us < 1e3 { format!("{us:.0} us") } else { format!("{:.1} ms", us / 1e3) };
     let from = format!("TCP_INFO of {} connections", checked["connections"]);
     let mut rows = vec![row("round trip", checked["round_trip_us"].as_f64().map(millis).unwrap_or_default(), from)];
     match (checked["ping_us"].as_f64(), checked["probe"].as_str()) {
@@ -125,8 +130,8 @@ fn of_path(checked: &Value) -> Vec<[String; 4]> {
     }
     let (seen, why) = match (checked["bytes_per_second_seen"].as_f64(), checked["is_rate_of_sender"] == true) {
         (None, _) => ("none".to_owned(), "no bulk was sent yet"),
-        (Some(seen), true) => (rate(seen), "of bulk connections; there was less to send than the path may carry"),
-        (Some(seen), false) => (rate(seen), "of bulk connections"),
+        (Some(seen), true) => (rate(seen), "what each connection reached last, in all; some had too little to send"),
+        (Some(seen), false) => (rate(seen), "what each connection reached last, in all"),
     };
     rows.push(row("rate seen", seen, why.to_owned()));
     if let Some(product) = checked["bandwidth_delay_product_bytes"].as_f64() {
@@ -141,7 +146,10 @@ fn of_path(checked: &Value) -> Vec<[String; 4]> {
 }
 
 fn rate(bytes_per_second: f64) -> String {
-    format!("{:.1} MB/s", bytes_per_second / 1e6)
+    match bytes_per_second {
+        large if large >= 1e9 => format!("{:.1} GB/s", large / 1e9),
+        small => format!("{:.1} MB/s", small / 1e6),
+    }
 }
 
 #[cfg(test)]
@@ -156,19 +164,19 @@ mod tests {
             "bandwidth_delay_product_bytes": 3_692_000.0,
             "chosen": [{"what": "send buffer", "value": "up to 4.0 MiB for data", "why": "the kernel sizes it",
                 "explicit": false, "bytes_per_second_max": 454e6}],
-            "limits": [{"what": "send buffer", "why": "10 connections of 4.0 MiB carry 454.0 MB/s", "command": "sysctl -w x=1"}]});
+            "limits": [{"what": "send buffer", "why": "10 connections of 4.0 MiB can carry 454.0 MB/s", "command": "sysctl -w x=1"}]});
         let want = "\
 router-7: 203.0.113.1@tcp2 to 10.3.0.1@tcp3 by 198.51.100.1@tcp2
 
                          value                   at most     why
 round trip               92.3 ms                             TCP_INFO of 21 connections
 ping                     93.0 ms                             to the peer and back, routers included
-rate seen                40.0 MB/s                           of bulk connections
+rate seen                40.0 MB/s                           what each connection reached last, in all
 bandwidth-delay product  3.52 MiB                            of the rate seen
 send buffer              up to 4.0 MiB for data  454.0 MB/s  the kernel sizes it
 
 What keeps the path from its rate:
-  send buffer: 10 connections of 4.0 MiB carry 454.0 MB/s
+  send buffer: 10 connections of 4.0 MiB can carry 454.0 MB/s
     sysctl -w x=1
 ";
         assert_eq!(text("router-7", &checked), want);

@@ -15,7 +15,6 @@ const RTT_US: usize = 68;
 const TOTAL_RETRANS: usize = 100;
 const SEGS_OUT: usize = 136;
 const SEGS_IN: usize = 140;
-const MIN_RTT_US: usize = 148;
 /// Offsets of 64-bit numbers. The last three are there since Linux 4.10.
 const DELIVERY_RATE: usize = 160;
 const BUSY_US: usize = 168;
@@ -46,7 +45,6 @@ pub(super) fn socket_status(kind: char, socket: &(impl AsFd + AsRawFd)) -> Optio
     Some(SocketStatus {
         kind,
         round_trip_us: counts.round_trip_us,
-        least_round_trip_us: number(&info, MIN_RTT_US),
         delivery_rate: long(DELIVERY_RATE),
         is_rate_of_sender: info[APP_LIMITED] & 1 != 0,
         segment_bytes: number(&info, SND_MSS),

@@ -74,6 +74,7 @@ fn credits(interface: &InterfaceStatus, of_peer: Option<u32>) -> Credits {
     Credits {
         peer: of_peer.unwrap_or(interface.peer_credits).min(interface.peer_credits_max),
         peer_max: interface.peer_credits_max,
+        is_fixed: interface.peer_credits == interface.peer_credits_max,
         router: (interface.peer_buffer_credits > 0).then_some(interface.peer_buffer_credits),
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Credits {
     /// Those that it has, and the most that they grow to.
     pub(super) peer: u32,
     pub(super) peer_max: u32,
+    /// True if an administrator has set their number.
+    pub(super) is_fixed: bool,
     /// Messages of the peer that this node holds as a router; none if it is no router.
     pub(super) router: Option<u32>,
 }
@@ -75,10 +77,16 @@ const HELD_UP: f64 = 0.1;
 const SEGMENTS_MIN: u64 = 1000;
 
 impl Facts {
-    /// The least round trip of the connections.
+    /// The least round trip of the connections, because queues lengthen that of a busy one.
     pub(super) fn round_trip(&self) -> Duration {
-        let of = |socket: &SocketStatus| socket.least_round_trip_us.min(socket.round_trip_us);
-        Duration::from_micros(self.path.sockets.iter().map(of).filter(|us| *us > 0).min().unwrap_or_default())
+        let all = self.path.sockets.iter().map(|socket| socket.round_trip_us);
+        Duration::from_micros(all.filter(|us| *us > 0).min().unwrap_or_default())
+    }
+
+    /// True if the path has several connections because of its length. On a short one there is room for data in any case: it waits because
+    /// the peer has nowhere to put it.
+    fn is_long(&self) -> bool {
+        self.path.worth_connections > 1
     }
 
     /// Bytes a second that arrived at the peer lately, over all connections for bulk; none if no bulk was sent.
@@ -198,7 +206,7 @@ impl Facts {
         let sizes = [("tcp_wmem", "wmem_max"), ("tcp_rmem", "rmem_max")];
         let by = sizes.map(|(kernel, _)| format!("the kernel sizes it, within {kernel}"));
         let (send, receive) = (self.send_window(), self.receive_window());
-        let (credits, is_fixed) = (self.credits, self.credits.peer == self.credits.peer_max);
+        let (credits, is_fixed) = (self.credits, self.credits.is_fixed);
         let cc = self.congestion_control().to_owned();
         let connections = format!("{} each way, {open} open for sending", self.connections());
         let why = "one for each 10 ms of a round trip, at most 16; below 5 ms one";
@@ -278,10 +286,13 @@ impl Facts {
             let again = format!("lnetctl net set --net {network} {} {}", buffer.option, buffer.set);
             return Some(Limit { what, why, command: format!("sysctl -w {name}={} && {again}", buffer.set) });
         }
-        let held_up = what == "send buffer" && self.part_held_up(|socket| socket.sender_limited_us) > HELD_UP;
+        let held_up =
+            what == "send buffer" && self.is_long() && self.part_held_up(|socket| socket.sender_limited_us) > HELD_UP;
         let bound = self.bound_of(buffer.window)?;
         let why = if self.is_short(Some(bound)) {
-            format!("{} connections of {} carry {}", self.connections(), bytes(buffer.window? as f64), rate(bound))
+            let (count, size) = (self.connections(), bytes(buffer.window? as f64));
+            let plural = if count == 1 { "" } else { "s" };
+            format!("{count} connection{plural} of {size} can carry {}", rate(bound))
         } else if held_up {
             let part = 100.0 * self.part_held_up(|socket| socket.sender_limited_us);
             format!("for {part:.0} % of the time data waited for room in it")
@@ -309,7 +320,7 @@ impl Facts {
         let part = self.part_held_up(|socket| socket.receiver_limited_us);
         let [least, first, most] = self.kernel.tcp_rmem?;
         let needed = most.max(2 * self.window_needed());
-        (part > HELD_UP).then(|| Limit {
+        (self.is_long() && part > HELD_UP).then(|| Limit {
             what: "receive buffer of the peer",
             why: format!("for {:.0} % of the time data waited for room in it, or for the peer to read", 100.0 * part),
             command: format!("on the peer: sysctl -w net.ipv4.tcp_rmem=\"{least} {first} {needed}\""),
@@ -320,7 +331,7 @@ impl Facts {
         let (what, name) = ("congestion control", self.congestion_control());
         let mut all = Vec::new();
         // BBR heeds no slow start after a pause.
-        if self.kernel.slow_start_after_idle && self.path.worth_connections > 1 && name != "bbr" {
+        if self.kernel.slow_start_after_idle && self.is_long() && name != "bbr" {
             all.push(Limit {
                 what,
                 why: format!("{name} begins with a few packets again after each pause"),
@@ -356,14 +367,18 @@ impl Facts {
         }
         let carry = |credits: u32| self.bound_of_credits(credits).filter(|bound| self.is_short(Some(*bound)));
         if let Some(bound) = carry(self.credits.peer_max) {
-            let why = format!("{} messages of 1 MiB under way carry {}", self.credits.peer_max, rate(bound));
-            all.push(Limit { what: "peer credits", why, command: set("--peer-credits", "0".to_owned()) });
+            let why = format!("{} messages of 1 MiB under way can carry {}", self.credits.peer_max, rate(bound));
+            let command = match self.credits.is_fixed {
+                true => set("--peer-credits", "0".to_owned()),
+                false => "none: a peer has no more; another router has credits of its own".to_owned(),
+            };
+            all.push(Limit { what: "peer credits", why, command });
         }
         if let Some(router) = self.credits.router
             && let Some(bound) = carry(router)
         {
             let needed = self.window_needed() * u64::from(self.connections().max(1)) / MIB + 1;
-            let why = format!("{router} messages of 1 MiB of the peer in this router carry {}", rate(bound));
+            let why = format!("{router} messages of 1 MiB of the peer in this router can carry {}", rate(bound));
             all.push(Limit { what: "router credits", why, command: set("--peer-buffer-credits", needed.to_string()) });
         }
         all
@@ -410,8 +425,7 @@ mod tests {
     fn socket(kind: char) -> SocketStatus {
         SocketStatus {
             kind,
-            round_trip_us: 101_000,
-            least_round_trip_us: 100_000,
+            round_trip_us: if kind == 'C' { 100_000 } else { 150_000 },
             delivery_rate: if kind == 'O' { 10_000_000 } else { 0 },
             is_rate_of_sender: false,
             segment_bytes: 1448,
@@ -437,7 +451,7 @@ mod tests {
             },
             wanted: None,
             tunables: TcpTunables::default(),
-            credits: Credits { peer: 32, peer_max: 256, router: None },
+            credits: Credits { peer: 32, peer_max: 256, is_fixed: false, router: None },
             kernel: Kernel {
                 tcp_wmem: Some([4096, 16_384, 4 << 20]),
                 tcp_rmem: Some([4096, 131_072, 32 << 20]),
@@ -483,7 +497,7 @@ mod tests {
         ];
         assert_eq!(commands(&facts), want);
         let why = &facts.limits()[0].why;
-        assert_eq!(why, "10 connections of 4.0 MiB carry 419.4 MB/s");
+        assert_eq!(why, "10 connections of 4.0 MiB can carry 419.4 MB/s");
     }
 
     #[test]
@@ -502,7 +516,7 @@ mod tests {
         let mut facts = path();
         facts.wanted = Some(5e8);
         facts.tunables.conns_per_peer = 2;
-        facts.credits = Credits { peer: 8, peer_max: 8, router: Some(4) };
+        facts.credits = Credits { peer: 8, peer_max: 8, is_fixed: true, router: Some(4) };
         let want = [
             "sysctl -w net.ipv4.tcp_wmem=\"4096 16384 25165824\"",
             "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 50331648\"",
