@@ -2,11 +2,11 @@
 
 use crate::output::fail;
 use nacre_base::Errno;
-use nacre_process::admin::{Answer, Request, ask_each};
+use nacre_process::admin::{Answer, Request, ask, ask_each};
 use nacre_process::rundir;
 use serde_json::Value;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -73,6 +73,15 @@ impl Host {
             None => ExitCode::SUCCESS,
             Some((errno, why)) => refuse(verb, what, errno, &why),
         }
+    }
+}
+
+/// True if the process with this socket is on the network of the NID, and needs no router to reach it.
+pub(super) fn is_on_network_of(socket: &Path, nid: &str) -> bool {
+    let network = nid.split_once('@').map_or("@tcp".to_owned(), |(_, network)| format!("@{network}"));
+    match ask(socket, &Request::Nids) {
+        Ok(Answer::Nids(own)) => own.iter().any(|own| own.ends_with(&network)),
+        _ => false,
     }
 }
 

@@ -1,17 +1,18 @@
 //! `nacre wan-check`: the path to a peer, what was chosen for it, and what keeps it from its rate.
 
-use super::host::{Host, refusal_of_all};
+use super::host::{Host, is_on_network_of, refusal_of_all};
 use super::printed::aligned;
 use crate::output::{fail, json};
-use nacre_process::admin::{Answer, Request};
+use nacre_process::admin::{Answer, Request, ask_each};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Show what the path to a peer carries, what was chosen for it, and what keeps it from its rate
 ///
-/// PEER is a NID, such as 203.0.113.1@tcp2. The processes of this host that are connected to it
-/// are asked: routers, servers and mounts. If the peer is behind a router, the connections are
-/// those to the router. What the lines of the table mean:
+/// PEER is a NID, such as 203.0.113.1@tcp2. The processes of this host on its network are asked:
+/// routers, servers and mounts. If none is there, all are asked, and the connections are those to
+/// the router that leads to the peer. What the lines of the table mean:
 ///
 ///   round trip               time from a packet to its acknowledgement
 ///   ping                     the least time of an LNet ping to the peer, with --probe
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 ///   send, receive buffer     data of each connection that this host keeps
 ///   congestion control       TCP's
 ///   peer credits             messages of 1 MiB that may be under way to the peer
-///   router credits           messages of the peer that this router holds
+///   router credits           messages of each node that this router holds for the peer
 ///   eager memory             memory of servers for data that travels with its request
 ///   read-ahead window        how much a stream of reads asks for ahead
 ///
@@ -62,10 +63,17 @@ impl WanCheck {
             rate: self.rate.map(|megabits| megabits * 1_000_000 / 8),
             probe: self.probe,
         };
-        let answers = match Host::of(self.process).ask(&request) {
-            Ok(answers) => answers,
+        let mut sockets = match Host::of(self.process).sockets() {
+            Ok(sockets) => sockets,
             Err(code) => return code,
         };
+        // The others reach the peer by a router, perhaps by a process of this host that is asked itself.
+        let near: Vec<PathBuf> =
+            sockets.iter().filter(|socket| is_on_network_of(socket, &self.peer)).cloned().collect();
+        if !near.is_empty() {
+            sockets = near;
+        }
+        let answers = ask_each(&sockets, &request);
         let of = |(process, answer): &(String, Answer)| match answer {
             Answer::Value(value) => Some((process.clone(), value.clone())),
             _ => None,

@@ -31,7 +31,8 @@ pub(crate) async fn check(node: &Node, nid: &str, wanted: Option<u64>, probe: bo
     let path = lnet.paths(next_hop).into_iter().next().ok_or_else(|| {
         (Errno::ENOTCONN, format!("there is no connection to {next_hop} yet: --probe opens one with a ping"))
     })?;
-    let interface = lnet.interfaces().into_iter().find(|interface| interface.nid == path.interface);
+    let interfaces = lnet.interfaces();
+    let interface = interfaces.iter().find(|interface| interface.nid == path.interface).cloned();
     let interface = interface.ok_or_else(|| (Errno::ENOTCONN, format!("{} has just been removed", path.interface)))?;
     let status = lnet.peers().into_iter().find(|status| status.primary_nid == next_hop);
     let facts = Facts {
@@ -39,7 +40,7 @@ pub(crate) async fn check(node: &Node, nid: &str, wanted: Option<u64>, probe: bo
         path,
         wanted: wanted.map(|rate| rate as f64),
         tunables: interface.tunables.clone().unwrap_or_default(),
-        credits: credits(&interface, status.map(|status| status.max_ni_tx_credits)),
+        credits: credits(&interfaces, &interface, status.map(|status| status.max_ni_tx_credits)),
         kernel: kernel(),
     };
     let mut chosen = facts.chosen();
@@ -70,12 +71,14 @@ async fn ping(node: &Node, peer: Nid, next_hop: Nid) -> Result<Ping, Refusal> {
     Ok(Ping::Took(least))
 }
 
-fn credits(interface: &InterfaceStatus, of_peer: Option<u32>) -> Credits {
+fn credits(all: &[InterfaceStatus], interface: &InterfaceStatus, of_peer: Option<u32>) -> Credits {
+    let beside = all.iter().filter(|other| other.nid.network != interface.nid.network && other.peer_buffer_credits > 0);
+    let fewest = beside.min_by_key(|other| other.peer_buffer_credits);
     Credits {
         peer: of_peer.unwrap_or(interface.peer_credits).min(interface.peer_credits_max),
         peer_max: interface.peer_credits_max,
         is_fixed: interface.peer_credits == interface.peer_credits_max,
-        router: (interface.peer_buffer_credits > 0).then_some(interface.peer_buffer_credits),
+        router: fewest.map(|other| (other.nid.network.to_string(), other.peer_buffer_credits)),
     }
 }
 

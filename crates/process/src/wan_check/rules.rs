@@ -20,16 +20,17 @@ pub(super) struct Facts {
     pub(super) kernel: Kernel,
 }
 
-/// Credits of the peer.
-#[derive(Debug, Clone, Copy, Default)]
+/// Credits of the peer, and of those whose messages a router brings it.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Credits {
     /// Those that it has, and the most that they grow to.
     pub(super) peer: u32,
     pub(super) peer_max: u32,
     /// True if an administrator has set their number.
     pub(super) is_fixed: bool,
-    /// Messages of the peer that this node holds as a router; none if it is no router.
-    pub(super) router: Option<u32>,
+    /// On a router, another of its networks, and messages that it holds of each node there. Each is held until the peer has taken it. It is the
+    /// network with the fewest.
+    pub(super) router: Option<(String, u32)>,
 }
 
 /// The kernel's limits of this host. One that cannot be read is none.
@@ -73,6 +74,8 @@ const MIB: u64 = 1 << 20;
 const NEAR: f64 = 0.8;
 /// Part of the busy time from which on a buffer counts as a limit.
 const HELD_UP: f64 = 0.1;
+/// Round trip from which on a path is long.
+const LONG: Duration = Duration::from_millis(5);
 /// Fewest segments that say something about losses.
 const SEGMENTS_MIN: u64 = 1000;
 
@@ -83,10 +86,9 @@ impl Facts {
         Duration::from_micros(all.filter(|us| *us > 0).min().unwrap_or_default())
     }
 
-    /// True if the path has several connections because of its length. On a short one there is room for data in any case: it waits because
-    /// the peer has nowhere to put it.
+    /// True if buffers may bound the path. On a short one there is room for data in any case: it waits because the peer has nowhere to put it.
     fn is_long(&self) -> bool {
-        self.path.worth_connections > 1
+        self.round_trip() >= LONG
     }
 
     /// Bytes a second that arrived at the peer lately, over all connections for bulk; none if no bulk was sent.
@@ -206,7 +208,7 @@ impl Facts {
         let sizes = [("tcp_wmem", "wmem_max"), ("tcp_rmem", "rmem_max")];
         let by = sizes.map(|(kernel, _)| format!("the kernel sizes it, within {kernel}"));
         let (send, receive) = (self.send_window(), self.receive_window());
-        let (credits, is_fixed) = (self.credits, self.credits.is_fixed);
+        let (credits, is_fixed) = (&self.credits, self.credits.is_fixed);
         let cc = self.congestion_control().to_owned();
         let connections = format!("{} each way, {open} open for sending", self.connections());
         let why = "one for each 10 ms of a round trip, at most 16; below 5 ms one";
@@ -235,15 +237,10 @@ impl Facts {
                 self.bound_of_credits(credits.peer_max),
             ),
         ];
-        if let Some(router) = credits.router {
-            let bound = self.bound_of_credits(router);
-            all.push(row(
-                "router credits",
-                router.to_string(),
-                false,
-                "messages of the peer that this router holds",
-                bound,
-            ));
+        if let Some((network, held)) = &credits.router {
+            let value = format!("{held} for each node on {network}");
+            let why = "messages that this router holds until the peer has taken them";
+            all.push(row("router credits", value, false, why, self.bound_of_credits(*held)));
         }
         all
     }
@@ -374,12 +371,14 @@ impl Facts {
             };
             all.push(Limit { what: "peer credits", why, command });
         }
-        if let Some(router) = self.credits.router
-            && let Some(bound) = carry(router)
+        if let Some((network, held)) = &self.credits.router
+            && let Some(bound) = carry(*held)
         {
             let needed = self.window_needed() * u64::from(self.connections().max(1)) / MIB + 1;
-            let why = format!("{router} messages of 1 MiB of the peer in this router can carry {}", rate(bound));
-            all.push(Limit { what: "router credits", why, command: set("--peer-buffer-credits", needed.to_string()) });
+            let why =
+                format!("{held} messages of 1 MiB of a node on {network} in this router can carry {}", rate(bound));
+            let command = format!("lnetctl net set --net {network} --peer-buffer-credits {needed}");
+            all.push(Limit { what: "router credits", why, command });
         }
         all
     }
@@ -516,13 +515,13 @@ mod tests {
         let mut facts = path();
         facts.wanted = Some(5e8);
         facts.tunables.conns_per_peer = 2;
-        facts.credits = Credits { peer: 8, peer_max: 8, is_fixed: true, router: Some(4) };
+        facts.credits = Credits { peer: 8, peer_max: 8, is_fixed: true, router: Some(("tcp1".to_owned(), 4)) };
         let want = [
             "sysctl -w net.ipv4.tcp_wmem=\"4096 16384 25165824\"",
             "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 50331648\"",
             "lnetctl net set --net tcp2 --conns-per-peer 0",
             "lnetctl net set --net tcp2 --peer-credits 0",
-            "lnetctl net set --net tcp2 --peer-buffer-credits 49",
+            "lnetctl net set --net tcp1 --peer-buffer-credits 49",
         ];
         assert_eq!(commands(&facts), want);
         let explicit = facts.chosen().into_iter().filter(|row| row.is_explicit).map(|row| row.what);

@@ -230,7 +230,7 @@ fn check_path(cluster: &Cluster) -> Outcome {
         let program = Program::new(cluster.nacre()).env("NACRE_RUN_DIR", cluster.root().join("run"));
         program.args(["wan-check", &gateway]).args(args).limit(Duration::from_secs(60)).output()
     };
-    // The answers of the mounts. Servers answer, too, and reach this NID by way of the other one that the gateway has.
+    // The answers of the mounts. The other router may answer, too.
     let json = |args: &[&str]| -> Outcome<Vec<Value>> {
         let printed = check(args)?;
         ensure!(printed.status.success(), "wan-check {}: {}", args.join(" "), printed.stderr);
