@@ -12,7 +12,7 @@ mod tcp;
 use crate::load::{self, Cache};
 use crate::output;
 use clap::Args;
-use factors::FACTORS;
+use factors::{Conditions, Factor};
 use indicatif::ProgressBar;
 use nacre_base::table;
 use nacre_experiment::plot::{self, Line, Plot};
@@ -21,9 +21,9 @@ use nacre_wan_link::link::{self, Link};
 use nacre_wan_link::share::Share;
 use nacre_wan_link::units::Rate;
 use sites::{Sites, Wanted};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tcp::{Best, Direction, Plain};
+use tcp::{Best, Direction, Plain, window_max};
 
 /// Arguments of `nacre bench wan`.
 #[derive(Args, Debug)]
@@ -58,7 +58,8 @@ pub(crate) struct WanArgs {
     /// Measure what programs that look at names take at this round-trip time, in milliseconds, and no rates
     #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "100", conflicts_with_all = ["factors", "hold"])]
     names: Option<f64>,
-    /// Change one thing at a time: credits, requests under way, connections, and whether data travels with requests
+    /// Change one thing at a time: credits, requests under way, connections, socket buffers, congestion control, and whether data travels
+    /// with requests
     #[arg(long, conflicts_with = "hold")]
     factors: bool,
     /// Measure nothing: leave both sites to other programs, at the first round-trip time, until the standard input ends
@@ -78,6 +79,8 @@ fn limited_rate(text: &str) -> Result<Rate, String> {
 const ROUND_TRIPS: u32 = 20;
 /// And at least for so long.
 const TIME_MIN: Duration = Duration::from_secs(3);
+/// Socket buffers of plain TCP are never smaller than this, unless their size is what is changed.
+const WINDOW_MIN: u64 = 1 << 20;
 
 /// A measurement.
 struct Row {
@@ -161,14 +164,16 @@ fn run_names(args: &WanArgs, round_trip: f64, json: bool) -> Result<(), String> 
 
 /// Changes one thing at a time, with as many writers and readers as [`FACTOR_JOBS`], at all round-trip times.
 fn run_factors(args: &WanArgs, json: bool) -> Result<(), String> {
-    let bar = output::progress(1 + (FACTORS.len() * args.rtts.len() * 2) as u64);
+    let factors = factors::all()?;
+    let bar = output::progress(1 + (factors.len() * args.rtts.len() * 2) as u64);
     output::step(&bar, "two sites and a mount");
-    let figures = measure_factors(args, &bar);
+    let figures = measure_factors(args, &factors, &bar);
     bar.finish_and_clear();
     let constants = vec![
         Constant::argument("rate of the link", args.rate.bits() as f64 / 1e6, "Mbit/s"),
         Constant::argument("writers and readers", FACTOR_JOBS as f64, ""),
         Constant::argument("OSTs", f64::from(args.osts), ""),
+        Constant::argument("largest socket buffers that can be set", window_max()? as f64 / 1024.0, "KiB"),
     ];
     output::show_experiment(&Experiment::live("wan-factors", constants, figures?), json, || ())
 }
@@ -176,36 +181,82 @@ fn run_factors(args: &WanArgs, json: bool) -> Result<(), String> {
 /// Writers and readers while factors are measured.
 const FACTOR_JOBS: usize = 8;
 
-fn measure_factors(args: &WanArgs, bar: &ProgressBar) -> Result<Vec<Figure>, String> {
+fn measure_factors(args: &WanArgs, factors: &[Factor], bar: &ProgressBar) -> Result<Vec<Figure>, String> {
     let mut figures = Vec::new();
-    for factor in FACTORS {
+    for factor in factors {
         // New sites for each, so that nothing is left of the one before.
         let (mut sites, dir) = build(args)?;
         factor.set(&sites)?;
         for rtt in &args.rtts {
-            let added = added(*rtt);
-            sites.set_rtt(added)?;
-            let rate = args.rate.bits() as f64 / 8.0;
-            let each = (args.rate.bytes_in((added * ROUND_TRIPS).max(TIME_MIN)) / FACTOR_JOBS as u64)
-                .next_multiple_of(load::BLOCK as u64);
+            sites.set_rtt(added(*rtt))?;
             for direction in [Direction::Write, Direction::Read] {
-                output::step(bar, format!("{}: {} at {rtt} ms", factor.name(), direction.name()));
-                sites.drop_caches()?;
-                let moved = match direction {
-                    Direction::Write => load::write(&dir, FACTOR_JOBS, each, Cache::Default),
-                    Direction::Read => load::read(&dir, FACTOR_JOBS, each, Cache::Default),
-                };
-                let moved = moved.map_err(|e| format!("{}: {e}", factor.name()))?;
                 let row = format!("{}, {} at {rtt} ms", factor.name(), direction.name());
-                let model = factor.model(rate, added, direction, FACTOR_JOBS.min(args.osts.into()));
-                figures.push(Figure::own(&row, "rate", "MB/s", Some(moved / 1e6)));
-                figures.push(Figure::own(&row, "model", "MB/s", Some(model / 1e6)));
-                figures.push(Figure::own(&row, "rate / model", "%", Some(100.0 * moved / model)));
+                output::step(bar, &row);
+                let (moved, model) = measure_factor(args, *factor, (&sites, &dir), *rtt, direction)?;
+                let figure = |name, unit, value| Figure::own(&row, name, unit, Some(value));
+                figures.push(figure("rate", "MB/s", moved / 1e6));
+                figures.push(figure("model", "MB/s", model / 1e6));
+                figures.push(figure("rate / model", "%", 100.0 * moved / model));
+                if let Some(plain) = plain_with(args, *factor, &sites, *rtt, direction)? {
+                    figures.push(figure("plain TCP", "MB/s", plain.bytes_per_second / 1e6));
+                    figures.push(figure("connections of plain TCP", "", f64::from(plain.streams)));
+                    figures.push(figure("share_of_tcp", "%", 100.0 * moved / plain.bytes_per_second));
+                }
             }
             load::remove(&dir, FACTOR_JOBS);
         }
     }
     Ok(figures)
+}
+
+/// Measures one direction at sites where a factor was set. Returns bytes a second as they were and as they should be.
+fn measure_factor(
+    args: &WanArgs,
+    factor: Factor,
+    (sites, dir): (&Sites, &Path),
+    rtt: f64,
+    direction: Direction,
+) -> Result<(f64, f64), String> {
+    let added = added(rtt);
+    let each = (args.rate.bytes_in((added * ROUND_TRIPS).max(TIME_MIN)) / FACTOR_JOBS as u64)
+        .next_multiple_of(load::BLOCK as u64);
+    sites.drop_caches()?;
+    let moved = match direction {
+        Direction::Write => load::write(dir, FACTOR_JOBS, each, Cache::Default),
+        Direction::Read => load::read(dir, FACTOR_JOBS, each, Cache::Default),
+    };
+    let conditions = Conditions {
+        rate: args.rate.bits() as f64 / 8.0,
+        round_trip: added,
+        direction,
+        osts: FACTOR_JOBS.min(args.osts.into()),
+        window_max: window_max()?,
+    };
+    Ok((moved.map_err(|e| format!("{}: {e}", factor.name()))?, factor.model(&conditions)))
+}
+
+/// Plain TCP with socket buffers or a congestion control that were set; none for other factors, which plain TCP does not have.
+fn plain_with(
+    args: &WanArgs,
+    factor: Factor,
+    sites: &Sites,
+    rtt: f64,
+    direction: Direction,
+) -> Result<Option<Best>, String> {
+    let added = added(rtt);
+    let time = (added * ROUND_TRIPS).max(TIME_MIN);
+    let plain = match factor {
+        Factor::Buffers(size) => {
+            let congestion_control = args.congestion_control.as_deref();
+            Plain { streams: &[1], time, window: size.allowed(window_max()?), congestion_control }
+        }
+        Factor::CongestionControl(name) => {
+            let window = (2 * args.rate.bytes_in(added)).max(WINDOW_MIN);
+            Plain { streams: &args.streams, time, window, congestion_control: Some(name) }
+        }
+        _ => return Ok(None),
+    };
+    plain.best(&sites.hosts, direction).map(Some)
 }
 
 /// Leaves the sites to other programs.
@@ -232,7 +283,7 @@ fn measure(args: &WanArgs, bar: &ProgressBar) -> Result<Results, String> {
         let plain = Plain {
             streams: &args.streams,
             time,
-            window: 2 * args.rate.bytes_in(added),
+            window: (2 * args.rate.bytes_in(added)).max(WINDOW_MIN),
             congestion_control: args.congestion_control.as_deref(),
         };
         let mut best = [None; 2];

@@ -14,6 +14,7 @@ mod route;
 mod settings;
 mod topology;
 mod udsp;
+mod wan_check;
 mod yaml;
 
 use crate::output::fail;
@@ -23,6 +24,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 pub(crate) use host::routerstat;
+pub(crate) use wan_check::WanCheck;
 
 const USAGE: &str = "usage: lnetctl [--process ROLE|PID|ROLE-PID] COMMAND; most commands take --json
 What is there:
@@ -40,13 +42,17 @@ What is there:
   udsp show [--idx N]                 rules for which of several ways messages prefer
   ping NID... [--timeout MS]          asks nodes for their NIDs
   discover NID... [--timeout MS]      asks peers for their NIDs, and each of these whether it is the same node
-Changes of the running processes; an lnet.conf makes them last:
-  net add --net NETWORK [--if NAME|ADDRESS[:PORT]] [credits]
+Changes of the running processes, at once; an lnet.conf makes them last:
+  net add --net NETWORK [--if NAME|ADDRESS[:PORT]] [credits] [connections]
                                       credits: --credits N, --peer-credits N (0: they grow), --peer-buffer-credits N,
-                                      --conns-per-peer N (0: by the length of the path),
                                       and --preset auto|lustre for those that are not given
+                                      connections: --conns-per-peer N (0: by the length of the path),
+                                      --tx-buffer-size BYTES, --rx-buffer-size BYTES (0: by the kernel),
+                                      --sock-timeout SECONDS (0: 50), --keepalive-idle SECONDS (0: 30),
+                                      --keepalive-intvl SECONDS (0: 5), --keepalive-count N (0: 5),
+                                      --congestion-control NAME|default
   net del --net NETWORK [--if NAME|ADDRESS]
-  net set --net NETWORK|--nid NID [credits]
+  net set --net NETWORK|--nid NID [credits] [connections]
   route add --net NETWORK --gateway NID [--hop N] [--priority N]
   route del --net NETWORK --gateway NID
   peer add --prim_nid NID [--nid NID,...]...

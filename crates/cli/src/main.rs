@@ -80,6 +80,7 @@ enum Command {
     /// Count messages and bytes, once or every INTERVAL seconds
     #[command(disable_help_flag = true)]
     Routerstat(PassOn),
+    WanCheck(lnetctl::WanCheck),
     /// Show what a file system does now, and who is slow and why
     Top(Box<top::Top>),
     /// Show the operations that a statistics parameter counts, once or every INTERVAL seconds
@@ -153,6 +154,7 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Routerstat(a) => lnetctl::routerstat(a.args),
         Command::Llstat(a) => llstat::main(&a),
         Command::Llobdstat(a) => llobdstat::main(&a),
+        Command::WanCheck(check) => check.run(),
         Command::Top(top) => top.run(),
         Command::Lljobstat(a) => lljobstat::main(&a),
         Command::Dashboard(a) => dashboard::main(a),

@@ -97,7 +97,7 @@ impl NetworkArgs {
                 Err(why) => tracing::debug!("the route {route} is not for this process: {why}"),
             }
         }
-        let tunables = config.nets.iter().map(|net| (net.network, net.tunables));
+        let tunables = config.nets.iter().map(|net| (net.network, net.tunables.clone()));
         Ok(Connections {
             listen,
             routes,

@@ -142,6 +142,13 @@ pub const PARAMS: &[Declared] = &[
     Declared::shown(OSC, "cur_dirty_bytes", Kind::Gauge, "Written data that the mount holds for the OST.")
         .in_unit("bytes"),
     Declared::shown(OSC, "cur_grant_bytes", Kind::Gauge, "Space that the OST has promised.").in_unit("bytes"),
+    Declared::shown(
+        OSC,
+        "far_read_ahead_bytes",
+        Kind::Gauge,
+        "Bytes that a stream of reads asks for ahead at least, because the OST is far away: twice what the way there holds. 0 if it is near.",
+    )
+    .in_unit("bytes"),
     Declared::kept(
         OSC,
         "max_dirty_mb",

@@ -164,6 +164,7 @@ fn add_osc(params: &Params, osc: &Arc<Osc>) {
     });
     params.add(format!("{prefix}.cur_dirty_bytes"), show(|o| o.dirty_bytes()));
     params.add(format!("{prefix}.cur_grant_bytes"), show(|o| o.grant_bytes()));
+    params.add(format!("{prefix}.far_read_ahead_bytes"), show(|o| o.far_window()));
     let set = Arc::downgrade(osc);
     let set_max_dirty = move |text: &str| {
         let mb = number_in(text, 1..=2047)?;

@@ -1,14 +1,16 @@
 //! Changes of a running node that an administrator makes: settings, interfaces, credits, faults, counters.
 
 use crate::Lnet;
-use crate::error::LnetError;
+use crate::error::{LnetError, TuneError};
 use crate::fault_rules::{FaultRule, FaultStatus};
-use crate::lnd::{ConnectionStatus, LinkStatus};
+use crate::lnd::{ConnectionStatus, LinkStatus, PathStatus};
 use crate::message::Header;
 use crate::node::LnetNode;
+use crate::options::TcpTunables;
 use crate::peers::PeerError;
 use crate::rails::PeerNids;
 use crate::settings::Settings;
+use crate::tcp::check_tunables;
 use crate::udsp::{UdspError, UdspRule};
 use nacre_base::fault::FaultAction;
 use nacre_base::{Network, Nid};
@@ -73,12 +75,20 @@ impl Lnet {
         Ok(())
     }
 
-    /// Changes the number of bulk connections to each peer on a network, in each direction; 0: as many as the path to the peer is
-    /// worth. More are opened with the next message; fewer are used once those that there are have ended. Returns false if this node is
-    /// not on the network.
-    pub fn set_conns_per_peer(&self, network: Network, connections: u32) -> bool {
-        let interfaces = self.0.interfaces().into_iter().filter(|interface| interface.nid.network == network);
-        interfaces.inspect(|interface| interface.lnd.set_conns_per_peer(connections)).count() > 0
+    /// Checks that this host's kernel knows what is named in the settings.
+    pub fn check_tcp(tunables: &TcpTunables) -> Result<(), TuneError> {
+        check_tunables(tunables)
+    }
+
+    /// Changes settings of the TCP connections on a network, those that there are and those to come. More connections to a peer are
+    /// opened with the next message; fewer are used once those that there are have ended. If a setting is refused, none is changed.
+    pub fn tune_tcp(&self, network: Network, change: impl Fn(&mut TcpTunables)) -> Result<(), TuneError> {
+        let interfaces = self.0.interfaces().into_iter();
+        interfaces.filter(|interface| interface.nid.network == network).try_for_each(|interface| {
+            let Some(mut tunables) = interface.lnd.tunables() else { return Ok(()) };
+            change(&mut tunables);
+            interface.lnd.tune(&tunables)
+        })
     }
 
     /// Changes the number of messages that the drivers of a network may have in hand. Returns false if this node is not on it.
@@ -175,6 +185,11 @@ impl Lnet {
     /// The open connections of all interfaces.
     pub fn connections(&self) -> Vec<ConnectionStatus> {
         self.0.interfaces().iter().flat_map(|interface| interface.lnd.connection_statuses()).collect()
+    }
+
+    /// The connections to a peer of each interface that has any.
+    pub fn paths(&self, peer: Nid) -> Vec<PathStatus> {
+        self.0.interfaces().iter().filter_map(|interface| interface.lnd.path(peer)).collect()
     }
 
     /// Packets and losses between this node and each of its peers, in the order of their NIDs.

@@ -34,6 +34,29 @@ pub enum LnetError {
     Injected(Errno),
 }
 
+/// Why an administrator's settings of a network's sockets are refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TuneError {
+    /// The kernel does not know the congestion control.
+    #[error(
+        "the kernel offers no congestion control {name:?}; it offers {offered} (/proc/sys/net/ipv4/tcp_available_congestion_control)"
+    )]
+    NotOffered {
+        /// The name that was asked for.
+        name: String,
+        /// The names that there are, with spaces between them.
+        offered: String,
+    },
+    /// The kernel keeps the congestion control for privileged processes.
+    #[error(
+        "the kernel allows this process no congestion control {0:?} (/proc/sys/net/ipv4/tcp_allowed_congestion_control)"
+    )]
+    NotAllowed(String),
+    /// The kernel refused for another reason.
+    #[error("congestion control {0:?}: {1}")]
+    Refused(String, String),
+}
+
 impl LnetError {
     /// The error number for callers that speak POSIX.
     pub fn errno(self) -> Errno {

@@ -59,12 +59,12 @@ mod ways;
 
 pub use bulk::{MdGuard, SinkGuard};
 pub use changes::RemoveError;
-pub use error::LnetError;
+pub use error::{LnetError, TuneError};
 pub use fault_rules::{FaultEffect, FaultRule, FaultStatus, Nodes, Often};
-pub use lnd::{ConnectionStatus, LinkStatus, Receipt};
+pub use lnd::{ConnectionStatus, LinkStatus, PathStatus, Receipt, SocketStatus};
 pub use message::{MAX_PAYLOAD, MESSAGE_MAX, Portal, Purpose};
 pub use node::{IncomingPut, Loss, LossHook, PortalHandler};
-pub use options::{LnetOptions, TcpOptions};
+pub use options::{LnetOptions, TcpOptions, TcpTunables};
 pub use params::{PARAMS, Stats};
 pub use peers::{PEER_NIDS_MAX, PeerError};
 pub use places::{Place, Places};

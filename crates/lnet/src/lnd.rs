@@ -6,10 +6,11 @@
 //! message, `Outbound::sent`.
 
 use crate::credits::{Packable, Pass};
-use crate::error::LnetError;
+use crate::error::{LnetError, TuneError};
 use crate::frame::Telling;
 use crate::message::{Header, Message};
 use crate::node::{Interface, LnetNode};
+use crate::options::TcpTunables;
 use crate::packed::Packed;
 use crate::router::Held;
 use crate::status::bump;
@@ -56,9 +57,21 @@ pub(crate) trait Lnd: Send + Sync {
         Vec::new()
     }
 
-    /// From now on a peer gets so many bulk connections in each direction, for drivers that have connections; 0: as many as the path to
-    /// it is worth. More are opened with the next message. Fewer are used once those that there are have ended.
-    fn set_conns_per_peer(&self, _connections: u32) {}
+    /// The connections to a peer and what the kernel knows of their path, for drivers that have TCP connections; none without connections.
+    fn path(&self, _peer: Nid) -> Option<PathStatus> {
+        None
+    }
+
+    /// What an administrator has set of the driver's connections; none for drivers that have no TCP connections.
+    fn tunables(&self) -> Option<TcpTunables> {
+        None
+    }
+
+    /// Changes that, at once, or refuses all of it. More connections are opened with the next message. Fewer are used once those that
+    /// there are have ended.
+    fn tune(&self, _tunables: &TcpTunables) -> Result<(), TuneError> {
+        Ok(())
+    }
 
     /// What `lnetctl net show -v` says of the driver.
     fn describe(&self) -> LndStatus {
@@ -114,6 +127,48 @@ impl LinkStatus {
         self.disordered += other.disordered;
         self.round_trip_us = self.round_trip_us.max(other.round_trip_us);
     }
+}
+
+/// The path to a peer, as `nacre wan-check` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathStatus {
+    /// The NID of this node's interface.
+    pub interface: Nid,
+    /// Bulk connections in each direction that the path is worth, from its round trips alone.
+    pub worth_connections: u32,
+    /// The connections.
+    pub sockets: Vec<SocketStatus>,
+}
+
+/// The socket of a connection, as the kernel describes it (tcp(7), `struct tcp_info`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketStatus {
+    /// `C` for small messages, `I` and `O` for bulk that comes in and goes out.
+    pub kind: char,
+    /// Smoothed time from a packet to its acknowledgement, in microseconds.
+    pub round_trip_us: u64,
+    /// Rate at which data has arrived at the peer lately, in bytes a second; 0 if none was sent.
+    pub delivery_rate: u64,
+    /// True if the rate was low because this node had too little to send.
+    pub is_rate_of_sender: bool,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Segments that were sent, including those that were sent again.
+    pub sent: u64,
+    /// Segments that were sent again because they were lost.
+    pub resent: u64,
+    /// Microseconds in which there was data to send.
+    pub busy_us: u64,
+    /// Microseconds in which the peer's receive buffer held data up.
+    pub receiver_limited_us: u64,
+    /// Microseconds in which this node's send buffer held data up.
+    pub sender_limited_us: u64,
+    /// Bytes that the send buffer may have (`SO_SNDBUF`).
+    pub tx_buffer_size: u64,
+    /// Bytes that the receive buffer may have (`SO_RCVBUF`).
+    pub rx_buffer_size: u64,
+    /// Name of the congestion control.
+    pub congestion_control: String,
 }
 
 /// What a driver tells of itself.

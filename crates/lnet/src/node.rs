@@ -764,6 +764,7 @@ impl Interface {
             health: HEALTH_MAX,
             failures: s.failures,
             conns_per_peer: lnd.conns_per_peer,
+            tunables: self.lnd.tunables(),
             timeout_secs: lnd.timeout_secs,
         }
     }

@@ -53,13 +53,11 @@ pub struct LnetOptions {
 /// Settings of the TCP driver.
 #[derive(Debug, Clone)]
 pub struct TcpOptions {
-    /// Bulk connections in each direction to a peer, at first; 0: one on a short path, and more on longer ones.
-    pub conns_per_peer: u32,
     /// Until a dial, with its HELLO, has failed.
     pub connect_timeout: Duration,
     /// Until an accepted connection must have said HELLO.
     pub hello_timeout: Duration,
-    /// Until unacknowledged data fails a connection.
+    /// Until unacknowledged data fails a connection, unless [`TcpTunables::sock_timeout`] is set.
     pub timeout: Duration,
     /// The first pause after a refused dial.
     pub reconnect_min: Duration,
@@ -68,6 +66,28 @@ pub struct TcpOptions {
     /// Accepted connections that have not yet said HELLO; at the limit no more are accepted. A host has a quarter of
     /// them; more are closed.
     pub half_open_max: usize,
+}
+
+/// Settings of a network's TCP connections that an administrator can change while the node runs. Where nothing was set there is a 0, or
+/// none, and the node or the kernel chooses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TcpTunables {
+    /// Bulk connections in each direction to a peer; 0: one on a short path, and more on longer ones.
+    pub conns_per_peer: u32,
+    /// Bytes of a connection's send buffer (`SO_SNDBUF`); 0: the kernel sizes it by what the connection can use.
+    pub tx_buffer_size: u32,
+    /// Bytes of a connection's receive buffer (`SO_RCVBUF`); 0: as the send buffer, and wide from the beginning on a long path.
+    pub rx_buffer_size: u32,
+    /// Seconds until unacknowledged data fails a connection; 0: 50.
+    pub sock_timeout: u32,
+    /// Seconds of silence after which a connection is probed; 0: 30.
+    pub keepalive_idle: u32,
+    /// Seconds between two probes; 0: 5.
+    pub keepalive_intvl: u32,
+    /// Unanswered probes that fail a connection; 0: 5.
+    pub keepalive_count: u32,
+    /// Name of the congestion control; none: the host's.
+    pub congestion_control: Option<String>,
 }
 
 impl Default for LnetOptions {
@@ -97,7 +117,6 @@ impl Default for LnetOptions {
 impl Default for TcpOptions {
     fn default() -> TcpOptions {
         TcpOptions {
-            conns_per_peer: 0,
             connect_timeout: Duration::from_secs(10),
             hello_timeout: Duration::from_secs(5),
             timeout: Duration::from_secs(50),

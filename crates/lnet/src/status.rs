@@ -2,6 +2,7 @@
 
 use crate::error::LnetError;
 use crate::message::Kind;
+use crate::options::TcpTunables;
 use nacre_base::Nid;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -188,6 +189,8 @@ pub struct InterfaceStatus {
     pub failures: Failures,
     /// Bulk connections in each direction to a peer; 0 where there are no connections.
     pub conns_per_peer: u32,
+    /// What an administrator has set of its connections; none where there are no TCP connections.
+    pub tunables: Option<TcpTunables>,
     /// Seconds until an unanswered connection is given up; 0 where there are none.
     pub timeout_secs: u64,
 }

@@ -11,6 +11,7 @@ use crate::network::{Net, Tunables, options};
 use crate::routing::{self, Buffers, Refusal};
 use crate::rundir;
 use crate::set_values::SetValues;
+use crate::wan_check;
 use nacre_base::param::ParamError;
 use nacre_base::{Errno, Nid};
 use nacre_lnet::LnetError;
@@ -92,6 +93,8 @@ pub enum Request {
     Settings,
     /// Changes one of them.
     ChangeSetting { name: String, value: String },
+    /// The path to a peer, as `nacre wan-check` prints it. `rate`, in bytes a second, is what the path should carry; `probe` sends pings.
+    CheckPath { nid: String, rate: Option<u64>, probe: bool },
     /// Sets the message counts to zero.
     ResetStats,
     /// Open connections.
@@ -250,6 +253,7 @@ async fn answer(Served { node, set_values, metrics, port }: &Served, request: Re
         Request::Stats => Answer::Value(crate::lnet_status::describe_stats(node.lnet())),
         Request::Routes => Answer::Value(routing::describe_routes(node)),
         Request::ExplainRoute { nid } => of(routing::explain_route(node, &nid)),
+        Request::CheckPath { nid, rate, probe } => of(wan_check::check(node, &nid, rate, probe).await),
         Request::AddRoute { route } => done(routing::add_route(node, &route)),
         Request::RemoveRoute { network, gateway } => done(routing::remove_route(node, &network, &gateway)),
         Request::Routing => Answer::Value(routing::describe_routing(node)),

@@ -23,6 +23,7 @@ pub mod rundir;
 mod set_values;
 mod storage;
 pub mod target_options;
+mod wan_check;
 
 pub use declared::PARAMS;
 pub use listen::{Connections, Listen, host_name};

@@ -64,7 +64,7 @@ impl Connections {
             tunables.peer_credits.map(|credits| lnet.set_peer_credits(*network, credits));
             tunables.credits.map(|credits| lnet.set_credits(*network, credits));
             tunables.peer_buffer_credits.map(|credits| lnet.set_peer_buffer_credits(*network, credits));
-            tunables.conns_per_peer.map(|connections| lnet.set_conns_per_peer(*network, connections));
+            lnet.tune_tcp(*network, |tcp| tunables.apply(tcp)).map_err(|e| format!("{network}: {e}"))?;
         }
         Ok(())
     }

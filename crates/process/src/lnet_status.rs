@@ -1,5 +1,6 @@
 //! Interfaces, peers and message counts of a node, with lnetctl's names for everything.
 
+use crate::network::HOST_DEFAULT;
 use nacre_base::Nid;
 use nacre_base::param::value::{Drawn, Fields};
 use nacre_lnet::{ByKind, Failures, Latency, Lnet, PeerStatus, Stats, Traffic};
@@ -23,7 +24,7 @@ pub(crate) fn describe_interfaces(lnet: &Lnet) -> Value {
         let tunables = json!({"peer_timeout": i.peer_timeout_secs, "peer_credits": i.peer_credits,
             "peer_credits_max": i.peer_credits_max, "peer_buffer_credits": i.peer_buffer_credits, "credits": i.credits});
         m.insert("tunables".into(), tunables);
-        m.insert("lnd tunables".into(), json!({"conns_per_peer": i.conns_per_peer, "timeout": i.timeout_secs}));
+        m.insert("lnd tunables".into(), driver(i));
         let credits = json!({"available_tx_credits": i.available_tx_credits, "min_tx_credits": i.min_tx_credits,
             "tx_q_num_of_buf": i.tx_queued});
         m.insert("credits".into(), credits);
@@ -38,6 +39,26 @@ pub(crate) fn describe_interfaces(lnet: &Lnet) -> Value {
         Value::Object(m)
     };
     Value::Array(lnet.interfaces().iter().map(describe).collect())
+}
+
+/// What is shown of an interface's driver: its number of connections and its timeout as they are, and the other settings as an administrator has
+/// made them, 0 for those that were not made.
+fn driver(i: &nacre_lnet::InterfaceStatus) -> Value {
+    let mut shown = json!({"conns_per_peer": i.conns_per_peer, "timeout": i.timeout_secs});
+    let Some(tcp) = &i.tunables else { return shown };
+    shown["conns_per_peer_fixed"] = json!(tcp.conns_per_peer != 0);
+    for (name, value) in [
+        ("tx_buffer_size", tcp.tx_buffer_size),
+        ("rx_buffer_size", tcp.rx_buffer_size),
+        ("sock_timeout", tcp.sock_timeout),
+        ("keepalive_idle", tcp.keepalive_idle),
+        ("keepalive_intvl", tcp.keepalive_intvl),
+        ("keepalive_count", tcp.keepalive_count),
+    ] {
+        shown[name] = json!(value);
+    }
+    shown["congestion_control"] = json!(tcp.congestion_control.as_deref().unwrap_or(HOST_DEFAULT));
+    shown
 }
 
 /// The peers of a node. The NIDs of a peer with several are together.

@@ -187,9 +187,14 @@ impl Distance {
         self.far_in_a_row >= FAR_ANSWERS
     }
 
+    /// Bytes that the server has granted, in whole units.
+    pub(crate) fn granted(&self) -> u64 {
+        u64::from(self.granted) * u64::from(GRANT_UNIT)
+    }
+
     /// Whether so many bytes more may be under way, beside those that are.
     pub(crate) fn has_room(&self, under_way: u64, bytes: u64) -> bool {
-        under_way.saturating_add(bytes) <= u64::from(self.granted) * u64::from(GRANT_UNIT)
+        under_way.saturating_add(bytes) <= self.granted()
     }
 }
 

@@ -156,6 +156,10 @@ fn import_fields(import: &ImportShared) -> Fields {
     let mut estimates = Fields::default();
     estimates.push_in("services", services, " sec");
     estimates.push_in("network", s.network.estimate(now).as_secs(), " sec");
+    let mut distance = Fields::default();
+    distance.push_in("round_trip", s.calls.distance.round_trip().as_micros() as u64, " usec");
+    distance.push("far", u64::from(s.calls.distance.is_far()));
+    distance.push_in("eager_granted", s.calls.distance.granted(), " bytes");
     let mut transactions = Fields::default();
     transactions.push("last_replay", s.replays.last_replayed());
     transactions.push("peer_committed", s.last_committed);
@@ -171,6 +175,7 @@ fn import_fields(import: &ImportShared) -> Fields {
     fields.push("connection", connection);
     fields.push("rpcs", rpcs);
     fields.push("service_estimates", estimates);
+    fields.push("distance", distance);
     fields.push("transactions", transactions);
     let mut import = Fields::default();
     import.push("import", fields);

@@ -30,13 +30,11 @@ pub(crate) struct Plain<'a> {
     pub(crate) streams: &'a [u32],
     /// Length of each measurement.
     pub(crate) time: Duration,
-    /// Bytes that a socket may buffer, as far as the kernel lets it.
+    /// Bytes that a socket buffers, as far as the kernel lets it.
     pub(crate) window: u64,
     pub(crate) congestion_control: Option<&'a str>,
 }
 
-/// Socket buffers are never made smaller than this.
-const WINDOW_MIN: u64 = 1 << 20;
 /// What `iperf3 -s` prints when it listens.
 const LISTENS: &str = "Server listening";
 
@@ -59,7 +57,12 @@ impl Plain<'_> {
         let server = hosts.servers_router.start(&mut serve, LISTENS).map_err(|e| advice(&e))?;
         let mut send = Command::new("iperf3");
         send.args(["--client", NEAR_SERVERS, "--json", "--parallel", &streams.to_string()]);
-        send.args(["--time", &self.time.as_secs().max(1).to_string(), "--window", &self.window_set()?.to_string()]);
+        send.args([
+            "--time",
+            &self.time.as_secs().max(1).to_string(),
+            "--window",
+            &self.window.min(window_max()?).to_string(),
+        ]);
         if let Some(name) = self.congestion_control {
             send.args(["--congestion", name]);
         }
@@ -70,16 +73,16 @@ impl Plain<'_> {
         server.wait()?;
         rate
     }
+}
 
-    /// The window that the kernel allows.
-    fn window_set(&self) -> Result<u64, String> {
-        let limit = |name: &str| {
-            let path = format!("/proc/sys/net/core/{name}");
-            let text = std::fs::read_to_string(&path).map_err(|e| format!("cannot read {path}: {e}"))?;
-            text.trim().parse::<u64>().map_err(|e| format!("{path}: {e}"))
-        };
-        Ok(self.window.max(WINDOW_MIN).min(limit("wmem_max")?).min(limit("rmem_max")?))
-    }
+/// Largest size of both buffers of a socket that the kernel lets programs set.
+pub(crate) fn window_max() -> Result<u64, String> {
+    let limit = |name: &str| {
+        let path = format!("/proc/sys/net/core/{name}");
+        let text = std::fs::read_to_string(&path).map_err(|e| format!("cannot read {path}: {e}"))?;
+        text.trim().parse::<u64>().map_err(|e| format!("{path}: {e}"))
+    };
+    Ok(limit("wmem_max")?.min(limit("rmem_max")?))
 }
 
 fn client_output(host: &Host, command: &mut Command) -> Result<String, String> {

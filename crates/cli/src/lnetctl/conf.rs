@@ -10,7 +10,7 @@ use crate::output::{fail, json as print_json};
 use nacre_base::{Errno, Nid};
 use nacre_process::admin::{Answer, Request};
 use nacre_process::network::live::{Outcome, Part, Task};
-use nacre_process::network::parse_lnet_conf;
+use nacre_process::network::{HOST_DEFAULT, parse_lnet_conf};
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
 
@@ -74,7 +74,11 @@ fn configured_peers(mut peers: Vec<Value>) -> Vec<Value> {
 fn bare_net(mut net: Value) -> Value {
     for ni in net["local NI(s)"].as_array_mut().into_iter().flatten() {
         let port = ni["nid"].as_str().and_then(|nid| nid.parse::<Nid>().ok()).map_or(0, |nid| nid.port);
+        let driver = driver_settings(&ni["lnd tunables"]);
         keep(ni, &["interfaces", "tunables"]);
+        if !driver.is_empty() {
+            ni["lnd tunables"] = driver.into();
+        }
         if port != 0 {
             ni["port"] = port.into();
         }
@@ -90,6 +94,18 @@ fn bare_net(mut net: Value) -> Value {
         }
     }
     net
+}
+
+/// Settings of a driver that an administrator has made. The driver chooses the others again.
+fn driver_settings(shown: &Value) -> Map<String, Value> {
+    let is_fixed = shown["conns_per_peer_fixed"] == true;
+    let mut settings = shown.as_object().cloned().unwrap_or_default();
+    settings.retain(|name, value| match name.as_str() {
+        "conns_per_peer" => is_fixed,
+        "conns_per_peer_fixed" | "timeout" => false,
+        _ => *value != 0 && *value != HOST_DEFAULT,
+    });
+    settings
 }
 
 /// `import [--add|--del|--show] FILE`.
@@ -315,7 +331,8 @@ mod tests {
         let net = json!({"net type": "tcp1", "local NI(s)": [{"nid": "10.0.0.1:7001@tcp1", "status": "up",
             "interfaces": {"0": "10.0.0.1"}, "statistics": {"send_count": 1},
             "tunables": {"peer_timeout": 180, "peer_credits": 32, "peer_credits_max": 256, "peer_buffer_credits": 0,
-                "credits": 4096}}]});
+                "credits": 4096},
+            "lnd tunables": {"conns_per_peer": 3, "conns_per_peer_fixed": false, "timeout": 50}}]});
         let mut fixed = net.clone();
         fixed["local NI(s)"][0]["tunables"]["peer_credits_max"] = json!(32);
         assert_eq!(bare_net(fixed)["local NI(s)"][0]["tunables"], json!({"peer_credits": 32, "credits": 4096}));
@@ -325,5 +342,37 @@ mod tests {
         let text = to_yaml(&json!({ "net": [want] }));
         let config = parse_lnet_conf(&text).unwrap();
         assert_eq!(config.nets[0].interfaces[0].to_string(), "10.0.0.1:7001");
+    }
+
+    #[test]
+    fn a_backup_keeps_settings_of_connections_that_were_made() {
+        let net = json!({"net type": "tcp1", "local NI(s)": [{"interfaces": {"0": "10.0.0.1"},
+            "lnd tunables": {"conns_per_peer": 1, "conns_per_peer_fixed": false, "timeout": 20, "tx_buffer_size": 65536,
+                "rx_buffer_size": 0, "sock_timeout": 20, "keepalive_idle": 0, "congestion_control": "bbr"}}]});
+        let mut automatic = net.clone();
+        automatic["local NI(s)"][0]["lnd tunables"] = json!({"conns_per_peer": 1, "conns_per_peer_fixed": false,
+            "timeout": 50, "tx_buffer_size": 0, "sock_timeout": 0, "congestion_control": "default"});
+        let want = json!({"tx_buffer_size": 65536, "sock_timeout": 20, "congestion_control": "bbr"});
+        let backup = bare_net(net);
+        assert_eq!(backup["local NI(s)"][0]["lnd tunables"], want);
+        assert_eq!(bare_net(automatic)["local NI(s)"][0].get("lnd tunables"), None);
+        let config = parse_lnet_conf(&to_yaml(&json!({ "net": [backup] }))).unwrap();
+        assert_eq!(config.nets[0].tunables.congestion_control.as_deref(), Some("bbr"));
+    }
+
+    /// A backup once left out a number of connections that an administrator had set.
+    #[test]
+    fn a_backup_keeps_a_number_of_connections_that_was_set_and_not_one_that_was_chosen() {
+        let backup = |is_fixed: bool| {
+            let net = json!({"net type": "tcp1", "local NI(s)": [{"interfaces": {"0": "10.0.0.1"},
+                "lnd tunables": {"conns_per_peer": 3, "conns_per_peer_fixed": is_fixed, "timeout": 50}}]});
+            parse_lnet_conf(&to_yaml(&json!({ "net": [bare_net(net)] })))
+                .unwrap()
+                .nets
+                .remove(0)
+                .tunables
+                .conns_per_peer
+        };
+        assert_eq!((backup(true), backup(false)), (Some(3), None));
     }
 }

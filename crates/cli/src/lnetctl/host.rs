@@ -2,11 +2,11 @@
 
 use crate::output::fail;
 use nacre_base::Errno;
-use nacre_process::admin::{Answer, Request, ask_each};
+use nacre_process::admin::{Answer, Request, ask, ask_each};
 use nacre_process::rundir;
 use serde_json::Value;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,6 +17,11 @@ pub(super) struct Host {
 }
 
 impl Host {
+    /// The process with this name, or all.
+    pub(super) fn of(process: Option<String>) -> Host {
+        Host { process }
+    }
+
     /// Takes `--process NAME` out of the arguments.
     pub(super) fn take_from(args: &mut Vec<String>) -> Result<Host, String> {
         let inline = args.iter().position(|arg| arg.starts_with("--process="));
@@ -71,8 +76,17 @@ impl Host {
     }
 }
 
+/// True if the process with this socket is on the network of the NID, and needs no router to reach it.
+pub(super) fn is_on_network_of(socket: &Path, nid: &str) -> bool {
+    let network = nid.split_once('@').map_or("@tcp".to_owned(), |(_, network)| format!("@{network}"));
+    match ask(socket, &Request::Nids) {
+        Ok(Answer::Nids(own)) => own.iter().any(|own| own.ends_with(&network)),
+        _ => false,
+    }
+}
+
 /// Returns the refusal that says most, if no process has done what it was asked.
-fn refusal_of_all(answers: Vec<(String, Answer)>) -> Option<(i32, String)> {
+pub(super) fn refusal_of_all(answers: Vec<(String, Answer)>) -> Option<(i32, String)> {
     let none = (Errno::ENOENT.0, "no nacre process answered".to_owned());
     let mut refusal: Option<(i32, String)> = None;
     for (_, answer) in answers {

@@ -82,10 +82,23 @@ fn shorten(peer: &mut Value) {
     peer["peer ni"].as_array_mut().into_iter().flatten().for_each(|ni| keep(ni, &["nid", "state"]));
 }
 
-const TUNABLES: [(char, &str); 5] =
-    [(' ', "credits"), (' ', "peer-credits"), (' ', "peer-buffer-credits"), (' ', "conns-per-peer"), (' ', "preset")];
+/// Options with which settings are given.
+const TUNABLES: [(char, &str); 12] = [
+    (' ', "credits"),
+    (' ', "peer-credits"),
+    (' ', "peer-buffer-credits"),
+    (' ', "conns-per-peer"),
+    (' ', "tx-buffer-size"),
+    (' ', "rx-buffer-size"),
+    (' ', "sock-timeout"),
+    (' ', "keepalive-idle"),
+    (' ', "keepalive-intvl"),
+    (' ', "keepalive-count"),
+    (' ', "congestion-control"),
+    (' ', "preset"),
+];
 
-/// The credits of a preset, and those that are given beside it.
+/// The credits of a preset, and what is given beside it.
 fn tunables(given: &Given<'_>) -> Result<Tunables, ExitCode> {
     let preset = match given.get("preset") {
         None => Tunables::default(),
@@ -94,15 +107,19 @@ fn tunables(given: &Given<'_>) -> Result<Tunables, ExitCode> {
             fail("lnetctl", format!("--preset: there is no preset {name:?}; there are {known}"), 1)
         })?,
     };
-    let [credits, peer_credits, peer_buffer_credits, conns_per_peer] =
-        ["credits", "peer-credits", "peer-buffer-credits", "conns-per-peer"].map(|name| given.number(name));
-    let given = Tunables {
-        credits: credits?,
-        peer_credits: peer_credits?,
-        peer_buffer_credits: peer_buffer_credits?,
-        conns_per_peer: conns_per_peer?,
+    let mut asked = Tunables {
+        credits: given.number("credits")?,
+        peer_credits: given.number("peer-credits")?,
+        peer_buffer_credits: given.number("peer-buffer-credits")?,
+        congestion_control: given.get("congestion-control").map(str::to_owned),
+        ..Tunables::default()
     };
-    let tunables = given.or(preset);
+    for name in Tunables::OF_CONNECTIONS {
+        if let Some(setting) = asked.of_connections(name) {
+            *setting = given.number(&name.replace('_', "-"))?;
+        }
+    }
+    let tunables = asked.or(preset);
     tunables.check().map_err(|why| fail("lnetctl", why, 1))?;
     Ok(tunables)
 }
@@ -151,11 +168,8 @@ pub(super) fn set(host: &Host, args: &[String]) -> ExitCode {
     let asked = Given::parse(args, &known, &[]).and_then(Given::without_operands).and_then(|given| {
         let tunables = tunables(&given)?;
         if tunables == Tunables::default() {
-            return Err(fail(
-                "lnetctl",
-                "net set: nothing to change: --preset, --credits, --peer-credits, --peer-buffer-credits or --conns-per-peer",
-                1,
-            ));
+            let known = TUNABLES.map(|(_, name)| format!("--{name}")).join(", ");
+            return Err(fail("lnetctl", format!("net set: nothing to change: one of {known}"), 1));
         }
         let text = |name| given.get(name).map(str::to_owned);
         match (text("net"), text("nid")) {
@@ -170,6 +184,26 @@ pub(super) fn set(host: &Host, args: &[String]) -> ExitCode {
 mod tests {
     use super::*;
     use crate::lnetctl::yaml::to_yaml;
+
+    #[test]
+    fn options_become_settings_and_bad_ones_are_refused() {
+        let of = |line: &str| {
+            let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            tunables(&Given::parse(&args, &TUNABLES, &[]).unwrap())
+        };
+        let asked = of("--tx-buffer-size 65536 --keepalive-idle 0 --sock-timeout 20 --congestion-control bbr").unwrap();
+        let wanted = Tunables {
+            tx_buffer_size: Some(65_536),
+            keepalive_idle: Some(0),
+            sock_timeout: Some(20),
+            congestion_control: Some("bbr".to_owned()),
+            ..Tunables::default()
+        };
+        assert_eq!(asked, wanted);
+        for bad in ["--rx-buffer-size 4M", "--rx-buffer-size 1", "--keepalive-count 128", "--congestion-control b/r"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn a_peer_is_shown_with_its_nids() {

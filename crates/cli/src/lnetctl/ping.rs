@@ -1,7 +1,7 @@
 //! `lnetctl ping` and `lnetctl discover`.
 
 use super::given::Given;
-use super::host::Host;
+use super::host::{Host, is_on_network_of};
 use super::yaml::to_narrow_yaml;
 use crate::output::{fail, json};
 use nacre_base::Errno;
@@ -49,11 +49,7 @@ pub(super) fn ping(host: &Host, verb: &str, args: &[String]) -> ExitCode {
 
 /// Asks through one process: one that is on the node's network if there is any, because the others need routers.
 fn ask_by_best(sockets: &[PathBuf], verb: &str, nid: &str, timeout_ms: u64) -> Result<Vec<String>, (i32, String)> {
-    let network = nid.split_once('@').map_or("@tcp".to_owned(), |(_, network)| format!("@{network}"));
-    let is_near = |socket: &&PathBuf| match ask(socket, &Request::Nids) {
-        Ok(Answer::Nids(own)) => own.iter().any(|own| own.ends_with(&network)),
-        _ => false,
-    };
+    let is_near = |socket: &&PathBuf| is_on_network_of(socket, nid);
     let none = || (Errno::ENOENT.0, "no nacre process answered".to_owned());
     let socket = sockets.iter().find(is_near).or(sockets.first()).ok_or_else(none)?;
     let nid = nid.to_owned();

@@ -44,3 +44,13 @@ pub(super) fn one_or_all(name: &str, mut values: Vec<Value>) -> Value {
     let value = if values.len() == 1 { values.remove(0) } else { Value::Array(values) };
     json!({ name: value })
 }
+
+/// Rows as lines whose columns align.
+pub(super) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+    let widths: [usize; N] = std::array::from_fn(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0));
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect::<Vec<_>>();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}

@@ -1,6 +1,7 @@
 //! `lnetctl topology check`: what a topology.toml makes of a site.
 
 use super::given::Given;
+use super::printed::aligned;
 use super::yaml::to_yaml;
 use crate::output::{fail, json};
 use nacre_process::network::topology::{Choice, Role, Topology};
@@ -123,15 +124,6 @@ fn by_priority(choice: &Choice) -> String {
         last = Some(priority);
     }
     text
-}
-
-fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
-    let widths: [usize; N] = std::array::from_fn(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0));
-    let line = |row: &[String; N]| {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect::<Vec<_>>();
-        format!("{}\n", cells.join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
 }
 
 #[cfg(test)]

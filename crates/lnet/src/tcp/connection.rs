@@ -16,14 +16,13 @@
 //! the whole buffer alive for as long as a request waits. Payloads from 4 KiB go into page-aligned buffers of their
 //! own, on bulk connections straight from the socket: those read only headers ahead.
 
-use super::path::WINDOW;
-use super::{BULK_MIN, Shared, info};
+use super::{BULK_MIN, Shared, info, socket};
 use crate::error::LnetError;
 use crate::frame::{self, ConnectionType, FrameError, FrameHeader, HEADER_LEN, Telling};
-use crate::lnd::{ConnectionStatus, Counter, LinkStatus, Outbound, Receipt, Untaken};
+use crate::lnd::{ConnectionStatus, Counter, LinkStatus, Outbound, Receipt, SocketStatus, Untaken};
 use crate::message::{Header, Kind, Message, Portal, flip_bit};
 use crate::node::LnetNode;
-use crate::options::PEER_CREDITS_MAX;
+use crate::options::{PEER_CREDITS_MAX, TcpTunables};
 use crate::peers::Bringing;
 use crate::status::bump;
 use bytes::Bytes;
@@ -170,12 +169,21 @@ impl Connection {
     }
 
     pub(super) fn status(&self) -> ConnectionStatus {
-        let kind = match self.connection_type {
+        ConnectionStatus { peer: self.peer, interface: self.nid, kind: self.kind(), dialed: self.dialed }
+    }
+
+    /// A letter for the type, as [`ConnectionStatus`] has it.
+    fn kind(&self) -> char {
+        match self.connection_type {
             ConnectionType::Control => 'C',
             ConnectionType::BulkIn => 'I',
             ConnectionType::BulkOut => 'O',
-        };
-        ConnectionStatus { peer: self.peer, interface: self.nid, kind, dialed: self.dialed }
+        }
+    }
+
+    /// What the kernel knows of the socket; none if it does not tell.
+    pub(super) fn socket_status(&self) -> Option<SocketStatus> {
+        info::socket_status(self.kind(), self.socket.as_ref())
     }
 
     /// The kernel's counts of this connection; none if it does not tell them.
@@ -189,12 +197,23 @@ impl Connection {
         Some(Duration::from_micros(status.round_trip_us))
     }
 
-    /// Lets a whole window of a long path be under way from the beginning, once.
-    pub(super) fn prepare_for_distance(&self) {
-        if !self.is_wide.swap(true, Ordering::Relaxed)
-            && let Err(e) = super::widen_receive_buffer(self.socket.as_ref(), WINDOW)
+    /// Lets a whole window of a long path be under way from the beginning, once, unless an administrator has set the size of the buffer.
+    pub(super) fn prepare_for_distance(&self, tunables: &TcpTunables) {
+        if tunables.rx_buffer_size == 0
+            && !self.is_wide.swap(true, Ordering::Relaxed)
+            && let Err(e) = socket::widen_receive_buffer(self.socket.as_ref())
         {
             tracing::debug!("{}: the receive buffer of a connection with {} stays as it is: {e}", self.nid, self.peer);
+        }
+    }
+
+    /// Gives the connection the settings in place of those `before`.
+    pub(super) fn retune(&self, tunables: &TcpTunables, before: &TcpTunables, timeout: Duration) {
+        if let Err(e) = socket::retune(self.socket.as_ref(), tunables, before, timeout) {
+            tracing::info!("{}: a connection with {} keeps settings that were changed: {e}", self.nid, self.peer);
+        }
+        if before.rx_buffer_size > 0 {
+            self.is_wide.store(false, Ordering::Relaxed);
         }
     }
 
@@ -600,7 +619,7 @@ impl Reader {
     /// Has this reader woken when so many bytes are there to be read, or [`WAKE_AT`].
     fn wait_for(&mut self, missing: usize) {
         let wake_at = missing.min(WAKE_AT);
-        if wake_at != self.wakes_at && super::set_wake_at(self.half.as_ref(), wake_at).is_ok() {
+        if wake_at != self.wakes_at && socket::set_wake_at(self.half.as_ref(), wake_at).is_ok() {
             self.wakes_at = wake_at;
         }
     }

@@ -1,16 +1,25 @@
-//! Reads the kernel's counts of a TCP connection (`getsockopt(TCP_INFO)`): its packets, and those that were lost.
+//! Reads the kernel's counts of a TCP connection (`getsockopt(TCP_INFO)`): its packets, those that were lost, its rate, and what held it up.
 
-use crate::lnd::LinkStatus;
+use crate::lnd::{LinkStatus, SocketStatus};
 use nacre_base::Nid;
-use std::os::fd::AsRawFd;
+use socket2::SockRef;
+use std::os::fd::{AsFd, AsRawFd};
 
 /// Bytes of the kernel's `struct tcp_info` that are read. The structure only grows at its end, and an older kernel writes fewer bytes.
 const LEN: usize = 256;
+/// Offset of a byte in it, of which one bit is read.
+const APP_LIMITED: usize = 7;
 /// Offsets of 32-bit numbers in it.
+const SND_MSS: usize = 16;
 const RTT_US: usize = 68;
 const TOTAL_RETRANS: usize = 100;
 const SEGS_OUT: usize = 136;
 const SEGS_IN: usize = 140;
+/// Offsets of 64-bit numbers. The last three are there since Linux 4.10.
+const DELIVERY_RATE: usize = 160;
+const BUSY_US: usize = 168;
+const RWND_LIMITED_US: usize = 176;
+const SNDBUF_LIMITED_US: usize = 184;
 /// Since Linux 5.4.
 const DSACK_DUPS: usize = 216;
 const RCV_OOOPACK: usize = 224;
@@ -19,18 +28,56 @@ const _: () = assert!(RCV_OOOPACK + size_of::<u32>() <= LEN, "the last number is
 
 /// The counts of a connection to `peer`; none if the kernel does not tell them.
 pub(super) fn link_status(peer: Nid, socket: &impl AsRawFd) -> Option<LinkStatus> {
+    read(socket).map(|info| of_info(peer, &info))
+}
+
+/// What is known of a connection of this kind; none if the kernel does not tell.
+pub(super) fn socket_status(kind: char, socket: &(impl AsFd + AsRawFd)) -> Option<SocketStatus> {
+    let info = read(socket)?;
+    let counts = of_info(Nid::LO, &info);
+    let long = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&info[at..at + 8]);
+        u64::from_ne_bytes(bytes)
+    };
+    let socket = SockRef::from(socket);
+    let name = socket.tcp_congestion().ok()?;
+    Some(SocketStatus {
+        kind,
+        round_trip_us: counts.round_trip_us,
+        delivery_rate: long(DELIVERY_RATE),
+        is_rate_of_sender: info[APP_LIMITED] & 1 != 0,
+        segment_bytes: number(&info, SND_MSS),
+        sent: counts.sent,
+        resent: counts.resent,
+        busy_us: long(BUSY_US),
+        receiver_limited_us: long(RWND_LIMITED_US),
+        sender_limited_us: long(SNDBUF_LIMITED_US),
+        tx_buffer_size: socket.send_buffer_size().ok()? as u64,
+        rx_buffer_size: socket.recv_buffer_size().ok()? as u64,
+        congestion_control: String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned(),
+    })
+}
+
+/// The kernel's structure; none if it does not give it.
+fn read(socket: &impl AsRawFd) -> Option<[u8; LEN]> {
     let mut info = [0u8; LEN];
     let mut len = LEN as libc::socklen_t;
     // SAFETY: the descriptor is open while `socket` is borrowed, and the kernel writes at most `len` bytes to `info`.
     let result = unsafe {
         libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len)
     };
-    (result == 0).then(|| of_info(peer, &info))
+    (result == 0).then_some(info)
+}
+
+/// A 32-bit number.
+fn number(info: &[u8; LEN], at: usize) -> u64 {
+    u64::from(u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]))
 }
 
 /// Picks the counts out of the kernel's structure. Bytes that the kernel did not write are zero.
 fn of_info(peer: Nid, info: &[u8; LEN]) -> LinkStatus {
-    let number = |at: usize| u64::from(u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]));
+    let number = |at: usize| number(info, at);
     LinkStatus {
         peer,
         sent: number(SEGS_OUT),

@@ -21,14 +21,15 @@ mod connection;
 mod info;
 mod path;
 mod refusals;
+mod socket;
 
 use crate::bulk::GetInFlight;
-use crate::error::LnetError;
+use crate::error::{LnetError, TuneError};
 use crate::frame::{ConnectionType, FrameError, HELLO_PREFIX_LEN, Hello};
-use crate::lnd::{ConnectionStatus, LinkStatus, Lnd, LndStatus, Outbound, Waiter};
+use crate::lnd::{ConnectionStatus, LinkStatus, Lnd, LndStatus, Outbound, PathStatus, Waiter};
 use crate::message::{MAX_PAYLOAD, Message, Portal};
 use crate::node::{LnetNode, PING_MATCH_BITS};
-use crate::options::TcpOptions;
+use crate::options::{TcpOptions, TcpTunables};
 use crate::places::Places;
 use crate::status::bump;
 use backoff::Backoff;
@@ -40,18 +41,18 @@ use nacre_rt::{Rt, Task};
 use parking_lot::Mutex;
 use path::Path;
 use refusals::Refusals;
+pub(crate) use socket::check as check_tunables;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 /// Where a node listens, and by which NID it is known there.
@@ -80,17 +81,31 @@ struct Shared {
     /// what another peer knows it by.
     incarnations: RandomState,
     options: TcpOptions,
-    /// See [`TcpOptions::conns_per_peer`].
-    conns_per_peer: AtomicU32,
+    /// What an administrator has set. Whoever replaces it also changes the connections that are in `peers` by then, and a connection that
+    /// comes later is changed if it was made with other settings.
+    tunables: Mutex<Arc<TcpTunables>>,
     checksums: Checksums,
     peers: Mutex<FxHashMap<Nid, Peer>>,
     /// So many peers are known when those that cannot be reached are forgotten.
     sweep_at: AtomicUsize,
     refusals: Mutex<Refusals>,
-    acceptor: Mutex<Option<Task>>,
+    acceptor: Mutex<Option<Acceptor>>,
     half_open: Arc<Semaphore>,
     /// Of these connections, those of each host ([`Nid::host`]).
     half_open_places: Places<Nid>,
+}
+
+/// Accepts connections until it is taken down.
+struct Acceptor {
+    task: Task,
+    /// The task's listening socket. Accepted connections begin with the sizes of its buffers.
+    listener: Weak<TcpListener>,
+}
+
+/// A socket, with the settings that it was given.
+struct Tuned {
+    stream: TcpStream,
+    tunables: Arc<TcpTunables>,
 }
 
 #[derive(Clone, Copy)]
@@ -145,14 +160,6 @@ const CLAIM_POLL: Duration = Duration::from_millis(20);
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Peers that could not be reached are forgotten only when there are more than so many.
 const PEERS_KEPT: usize = 1024;
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_COUNT: u32 = 5;
-/// Longest time between two tries of TCP to send the same bytes, so that a path is used soon after a cut. Longer than the round
-/// trip of any path.
-const RESEND_WITHIN: Duration = Duration::from_secs(2);
-/// Linux's option for the longest time between two tries of the same bytes, in milliseconds (linux/tcp.h).
-const TCP_RTO_MAX_MS: libc::c_int = 44;
 
 impl Tcp {
     /// Binds the acceptor and starts to accept.
@@ -168,7 +175,7 @@ impl Tcp {
             incarnations: RandomState::new(),
             half_open: Arc::new(Semaphore::new(options.half_open_max)),
             half_open_places: Places::new((options.half_open_max / HALF_OPEN_SHARES).max(1), options.half_open_max),
-            conns_per_peer: AtomicU32::new(options.conns_per_peer),
+            tunables: Mutex::default(),
             options,
             checksums: Checksums { messages: node.options.checksums, bulk: node.options.bulk_checksums },
             peers: Mutex::default(),
@@ -176,8 +183,10 @@ impl Tcp {
             refusals: Mutex::default(),
             acceptor: Mutex::default(),
         });
+        let listener = Arc::new(listener);
+        let weak = Arc::downgrade(&listener);
         let task = shared.rt.spawn(accept_loop(shared.clone(), listener));
-        *shared.acceptor.lock() = Some(task);
+        *shared.acceptor.lock() = Some(Acceptor { task, listener: weak });
         Ok((nid, Arc::new(Tcp(shared))))
     }
 }
@@ -188,7 +197,7 @@ fn bind(listen: TcpListen) -> io::Result<(TcpListener, u16)> {
     }
     // An IPv4-mapped address is the IPv4 address, as in the NID.
     let address = listen.address.to_canonical();
-    let socket = socket_for(address)?;
+    let socket = socket::socket_for(address)?;
     socket.set_reuseaddr(true)?;
     socket.bind(SocketAddr::new(address, listen.port))?;
     let listener = socket.listen(LISTEN_BACKLOG)?;
@@ -264,25 +273,42 @@ impl Lnd for Tcp {
         connections.iter().filter_map(|c| c.link_status()).collect()
     }
 
-    fn set_conns_per_peer(&self, connections: u32) {
-        self.0.conns_per_peer.store(connections, Ordering::Relaxed);
+    fn path(&self, peer: Nid) -> Option<PathStatus> {
+        let (connections, worth_connections) = {
+            let peers = self.0.peers.lock();
+            let peer = peers.get(&peer)?;
+            (peer.connections.clone(), peer.path.connections())
+        };
+        let sockets: Vec<_> = connections.iter().filter_map(|c| c.socket_status()).collect();
+        (!sockets.is_empty()).then_some(PathStatus { interface: self.0.nid, worth_connections, sockets })
+    }
+
+    fn tunables(&self) -> Option<TcpTunables> {
+        Some(self.0.tunables().as_ref().clone())
+    }
+
+    fn tune(&self, tunables: &TcpTunables) -> Result<(), TuneError> {
+        socket::check(tunables)?;
+        self.0.tune(tunables);
+        Ok(())
     }
 
     fn describe(&self) -> LndStatus {
+        let tunables = self.0.tunables();
         LndStatus {
             interface: Some(self.0.nid.ip().to_string()),
-            conns_per_peer: match self.0.conns_per_peer() {
+            conns_per_peer: match tunables.conns_per_peer {
                 0 => self.0.most_connections(),
                 fixed => fixed,
             },
-            timeout_secs: self.0.options.timeout.as_secs(),
+            timeout_secs: self.0.timeout(&tunables).as_secs(),
         }
     }
 
     fn shutdown(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async {
             let acceptor = self.0.acceptor.lock().take();
-            if let Some(task) = acceptor {
+            if let Some(Acceptor { task, .. }) = acceptor {
                 task.abort();
                 task.await; // The port is free when this returns.
             }
@@ -401,7 +427,7 @@ async fn dial_bulk_connections(shared: Arc<Shared>, to: Nid) {
     }
 }
 
-async fn accept_loop(shared: Arc<Shared>, listener: TcpListener) {
+async fn accept_loop(shared: Arc<Shared>, listener: Arc<TcpListener>) {
     loop {
         // At the limit of connections that have not introduced themselves, others wait in the kernel's backlog.
         let Ok(permit) = shared.half_open.clone().acquire_owned().await else { return };
@@ -433,31 +459,33 @@ impl Shared {
     async fn dial(self: &Arc<Self>, to: Nid, connection_type: ConnectionType) -> Result<(), HelloError> {
         let address = SocketAddr::new(to.ip(), to.tcp_port());
         let introduction = async {
-            let mut stream = connect_from(self.nid.ip(), address).await?;
-            set_options(&stream, self.options.timeout)?;
+            let tunables = self.tunables();
+            let mut stream = connect_from(self.nid.ip(), address, &tunables).await?;
+            socket::set_options(&stream, &tunables, self.timeout(&tunables))?;
             stream.write_all(&self.hello(to, connection_type).encode()).await?;
             let hello = read_hello(&mut stream).await?;
-            Ok::<_, HelloError>((stream, hello))
+            Ok::<_, HelloError>((Tuned { stream, tunables }, hello))
         };
         let limited = self.rt.timeout(self.options.connect_timeout, introduction).await;
-        let (stream, hello) = limited.map_err(|_| HelloError::TimedOut)??;
+        let (tuned, hello) = limited.map_err(|_| HelloError::TimedOut)??;
         if hello.sources[0] != to {
             return Err(HelloError::SomebodyElse(hello.sources[0]));
         }
-        self.install(&Claim::dialed(hello.incarnation), hello, stream, connection_type)
+        self.install(&Claim::dialed(hello.incarnation), hello, tuned, connection_type)
     }
 
     /// Asks the kernel how long the path to this connection's peer is, and opens more connections if the path has become longer.
     fn measure_path(self: &Arc<Self>, connection: &Connection) {
         // The kernel is asked outside the lock, which every message needs.
         let Some(round_trip) = connection.round_trip() else { return };
+        let tunables = self.tunables();
         let mut peers = self.peers.lock();
         let Some(peer) = peers.get_mut(&connection.peer) else { return };
         peer.path.handle_round_trip(round_trip);
         if peer.path.connections() > 1 {
-            peer.connections.iter().filter(|c| c.is_bulk()).for_each(|c| c.prepare_for_distance());
+            peer.connections.iter().filter(|c| c.is_bulk()).for_each(|c| c.prepare_for_distance(&tunables));
         }
-        if peer.missing_ahead(self.conns_per_peer()) > 0 && peer.may_dial_bulk(self.rt.now()) {
+        if peer.missing_ahead(tunables.conns_per_peer) > 0 && peer.may_dial_bulk(self.rt.now()) {
             peer.dialing_bulk = true;
             drop(self.rt.spawn(dial_bulk_connections(self.clone(), connection.peer)));
         }
@@ -473,13 +501,42 @@ impl Shared {
         peer.missing_bulk(self.conns_per_peer())
     }
 
+    fn tunables(&self) -> Arc<TcpTunables> {
+        self.tunables.lock().clone()
+    }
+
     fn conns_per_peer(&self) -> u32 {
-        self.conns_per_peer.load(Ordering::Relaxed)
+        self.tunables.lock().conns_per_peer
+    }
+
+    /// Time until unacknowledged data fails a connection.
+    fn timeout(&self, tunables: &TcpTunables) -> Duration {
+        match tunables.sock_timeout {
+            0 => self.options.timeout,
+            seconds => Duration::from_secs(seconds.into()),
+        }
+    }
+
+    /// Replaces the settings, for the connections that there are and those to come.
+    fn tune(&self, tunables: &TcpTunables) {
+        let tunables = Arc::new(tunables.clone());
+        let before = std::mem::replace(&mut *self.tunables.lock(), tunables.clone());
+        let listener = self.acceptor.lock().as_ref().and_then(|acceptor| acceptor.listener.upgrade());
+        if let Some(listener) = listener
+            && let Err(e) = socket::size_buffers(listener.as_ref(), &tunables, &before)
+        {
+            tracing::info!("{}: the buffers of accepted connections stay as they are: {e}", self.nid);
+        }
+        let peers = self.peers.lock();
+        let connections: Vec<_> = peers.values().flat_map(|peer| peer.connections.iter().cloned()).collect();
+        drop(peers);
+        connections.iter().for_each(|connection| connection.retune(&tunables, &before, self.timeout(&tunables)));
     }
 
     /// Takes an accepted connection through its introduction.
     async fn welcome(self: &Arc<Self>, mut stream: TcpStream, address: IpAddr) -> Result<(), HelloError> {
-        set_options(&stream, self.options.timeout)?;
+        let tunables = self.tunables();
+        socket::set_options(&stream, &tunables, self.timeout(&tunables))?;
         let limited = self.rt.timeout(self.options.hello_timeout, read_hello(&mut stream)).await;
         let hello = limited.map_err(|_| HelloError::TimedOut)??;
         let from = hello.sources[0];
@@ -497,7 +554,7 @@ impl Shared {
         let limited = self.rt.timeout(self.options.hello_timeout, stream.write_all(&answer)).await;
         limited.map_err(|_| HelloError::TimedOut)??;
         let ours = hello.connection_type.inverted();
-        self.install(&claim, hello, stream, ours)
+        self.install(&claim, hello, Tuned { stream, tunables }, ours)
     }
 
     /// Waits until a newcomer may have the NID that it claims: at once if nobody else has it.
@@ -557,7 +614,7 @@ impl Shared {
         self: &Arc<Self>,
         claim: &Claim,
         hello: Hello,
-        stream: TcpStream,
+        Tuned { stream, tunables }: Tuned,
         connection_type: ConnectionType,
     ) -> Result<(), HelloError> {
         let Some(node) = self.node.upgrade() else { return Ok(()) };
@@ -586,8 +643,12 @@ impl Shared {
             (old, std::mem::take(&mut peer.waiting))
         };
         node.handle_hello(self.nid, &hello.sources);
+        let latest = self.tunables();
+        if !Arc::ptr_eq(&latest, &tunables) {
+            connection.retune(&latest, &tunables, self.timeout(&latest));
+        }
         if connection.is_bulk() && connection.round_trip().is_some_and(path::is_long) {
-            connection.prepare_for_distance();
+            connection.prepare_for_distance(&latest);
         }
         connection.start(self, read_half);
         tracing::debug!("{}: {connection_type:?} connection with {peer_nid}", self.nid);
@@ -653,45 +714,12 @@ impl Shared {
 }
 
 /// Dials `to` from the address `own`, which the peer holds against the NID that this node says it has.
-async fn connect_from(own: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
-    let socket = socket_for(own)?;
-    choose_port_late(&socket)?;
+async fn connect_from(own: IpAddr, to: SocketAddr, tunables: &TcpTunables) -> io::Result<TcpStream> {
+    let socket = socket::socket_for(own)?;
+    socket::choose_port_late(&socket)?;
+    socket::size_buffers(&socket, tunables, &TcpTunables::default())?;
     socket.bind(SocketAddr::new(own, 0))?;
     socket.connect(to).await
-}
-
-/// A socket that can be bound to `address`.
-fn socket_for(address: IpAddr) -> io::Result<TcpSocket> {
-    if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
-}
-
-/// Has the kernel choose the port when the socket is connected, not when it is bound: then each port serves as many
-/// connections as there are peers, and a server can dial more of them than there are ports. The option is one of IPv4, and
-/// Linux heeds it for sockets of both kinds.
-fn choose_port_late(socket: &TcpSocket) -> io::Result<()> {
-    set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
-}
-
-/// Makes room for this many received bytes in the kernel, within its own limit (`tcp_rmem`). Linux begins with room for 64 KiB and makes more
-/// as the reader takes data. On a long path that is slower than the sender learns to send, and a congestion control that measures
-/// rates takes the path for a slow one. `SO_RCVBUF` would fix the size for good. Linux also makes room when a reader asks to be woken late, and
-/// goes on to make more.
-fn widen_receive_buffer(stream: &impl AsRawFd, bytes: usize) -> io::Result<()> {
-    set_wake_at(stream, bytes)?;
-    set_wake_at(stream, 1)
-}
-
-/// Has readers of the socket woken when so many bytes are there, or when it ends.
-fn set_wake_at(stream: &impl AsRawFd, bytes: usize) -> io::Result<()> {
-    set_option(stream, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes as libc::c_int)
-}
-
-/// Sets an option that socket2 has no function for.
-fn set_option(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    let len = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the descriptor is open while `socket` is borrowed, and the kernel reads `len` bytes from `value`.
-    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 async fn read_hello(stream: &mut TcpStream) -> Result<Hello, HelloError> {
@@ -701,19 +729,4 @@ async fn read_hello(stream: &mut TcpStream) -> Result<Hello, HelloError> {
     all.resize(HELLO_PREFIX_LEN + Hello::rest_len(&prefix)?, 0);
     stream.read_exact(&mut all[HELLO_PREFIX_LEN..]).await?;
     Ok(Hello::decode(&all)?)
-}
-
-/// Small messages go at once, and a silent peer is noticed. Socket buffers are left to the kernel, which sizes them by
-/// what the connection can use; setting them would switch that off and cap them lower.
-fn set_options(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let socket = socket2::SockRef::from(stream);
-    let keepalive = socket2::TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_INTERVAL)
-        .with_retries(KEEPALIVE_COUNT);
-    socket.set_tcp_keepalive(&keepalive)?;
-    // Kernels before 6.15 refuse the option. Their TCP may stay silent after a cut for as long as the cut lasted.
-    let _ = set_option(stream, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, RESEND_WITHIN.as_millis() as libc::c_int);
-    socket.set_tcp_user_timeout(Some(timeout))
 }

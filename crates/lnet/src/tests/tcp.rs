@@ -5,7 +5,7 @@ use super::*;
 use crate::Purpose;
 use crate::frame::{self, ConnectionType, FrameHeader, Hello, Telling};
 use crate::message::{Header, Message};
-use crate::{LnetError, LnetOptions, MESSAGE_MAX, TcpListen};
+use crate::{LnetError, LnetOptions, MESSAGE_MAX, TcpListen, TcpTunables, TuneError};
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::{Faults, Network};
 use nacre_rt::Rt;
@@ -645,4 +645,66 @@ async fn what_a_peer_asks_to_hear_later_is_told_for_all_messages_together() {
     let mut byte = [0];
     let more = rt.timeout(Duration::from_millis(100), client.read(&mut byte)).await;
     assert!(more.is_err(), "nobody asked: {more:?}");
+}
+
+/// Sizes of the send and the receive buffer of all connections with a peer, and their congestion control, each once.
+fn sockets(lnet: &Lnet, peer: Nid) -> Vec<(u64, u64, String)> {
+    let sockets = lnet.paths(peer).into_iter().flat_map(|path| path.sockets);
+    let mut all: Vec<_> = sockets.map(|s| (s.tx_buffer_size, s.rx_buffer_size, s.congestion_control)).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+#[tokio::test]
+async fn settings_hold_for_the_connections_that_there_are_and_those_to_come() {
+    let ((client, client_nid), (server, server_nid)) = pair().await;
+    client.ping(server_nid, SECOND).await.unwrap();
+    let of_host = sockets(&server, client_nid).remove(0).2;
+    let size = |bytes: u32, name: Option<&'static str>| {
+        move |tcp: &mut TcpTunables| {
+            (tcp.tx_buffer_size, tcp.rx_buffer_size) = (bytes, bytes);
+            tcp.congestion_control = name.map(str::to_owned);
+        }
+    };
+    server.tune_tcp(Network::TCP, size(65_536, Some("reno"))).unwrap();
+    client.tune_tcp(Network::TCP, size(32_768, None)).unwrap();
+    // The kernel doubles what it is given.
+    let (of_server, of_client) = ((131_072, 131_072, "reno".to_owned()), (65_536, 65_536, of_host.clone()));
+    assert_eq!(sockets(&server, client_nid), [of_server.clone()]);
+    assert_eq!(sockets(&client, server_nid), [of_client.clone()]);
+
+    let data = pattern(1 << 20);
+    let _source = server.expose_source(&[client_nid], 1, data.clone());
+    assert!(client.get_bulk(server_nid, 1, data.len()).await.unwrap() == data);
+    let mut sink = server.expose_sink(&[client_nid], 2, data.len());
+    client.put_bulk(server_nid, 2, data.clone()).await.unwrap();
+    assert!(sink.filled().await == data);
+    until("bulk connections", || client.peers()[0].connections == 3 && server.peers()[0].connections == 3).await;
+    assert_eq!(sockets(&server, client_nid), [of_server], "those that were accepted");
+    assert_eq!(sockets(&client, server_nid), [of_client], "those that were dialed");
+
+    let before = server.interfaces();
+    let refused = server.tune_tcp(Network::TCP, size(0, Some("no-such-one")));
+    assert!(matches!(refused, Err(TuneError::NotOffered { .. })), "{refused:?}");
+    assert_eq!(server.interfaces()[1].tunables, before[1].tunables, "nothing was changed");
+    server.tune_tcp(Network::TCP, size(0, None)).unwrap();
+    assert!(sockets(&server, client_nid).iter().all(|(_, _, name)| *name == of_host));
+    assert!(client.get_bulk(server_nid, 1, data.len()).await.unwrap() == data);
+}
+
+#[tokio::test]
+async fn a_timeout_and_a_number_of_connections_that_were_set_are_shown() {
+    let ((client, _), (_server, server_nid)) = pair().await;
+    let shown = || {
+        let status = client.interfaces().remove(1);
+        (status.conns_per_peer, status.timeout_secs, status.tunables.unwrap().conns_per_peer)
+    };
+    assert_eq!(shown(), (1, 50, 0));
+    client.tune_tcp(Network::TCP, |tcp| (tcp.conns_per_peer, tcp.sock_timeout) = (3, 20)).unwrap();
+    assert_eq!(shown(), (3, 20, 3));
+    assert_eq!(client.interfaces()[0].tunables, None, "lo has no connections");
+    client.ping(server_nid, SECOND).await.unwrap();
+    client.ping(server_nid, SECOND).await.unwrap();
+    until("bulk connections", || client.peers()[0].connections == 7).await;
 }

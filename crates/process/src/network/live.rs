@@ -6,7 +6,7 @@ use super::{HostAddress, Net, NetworkConfig, Tunables, addresses, parse_lnet_con
 use crate::listen::Listen;
 use crate::routing::{self, Buffers, Refusal};
 use nacre_base::{Errno, Network, Nid};
-use nacre_lnet::{Lnet, LnetError, RemoveError, Route, RouteError, RouterOptions, TcpListen, UdspRule};
+use nacre_lnet::{Lnet, LnetError, RemoveError, Route, RouteError, RouterOptions, TcpListen, TcpTunables, UdspRule};
 use nacre_node::Node;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -52,7 +52,7 @@ pub enum Task {
 pub(crate) async fn add_net(node: &Node, net: &Net, port: u16) -> Result<Value, Refusal> {
     let config = NetworkConfig { nets: vec![net.clone()], ..NetworkConfig::default() };
     let invalid = |why| (Errno::EINVAL, why);
-    net.tunables.check().map_err(invalid)?;
+    check_tunables(&net.tunables)?;
     if net.tunables.peer_buffer_credits.is_some() && node.lnet().routing().is_none() {
         return Err(invalid("peer_buffer_credits: this process is no router".to_owned()));
     }
@@ -66,7 +66,7 @@ pub(crate) async fn add_net(node: &Node, net: &Net, port: u16) -> Result<Value, 
         }
         added.push(listen_at(node.lnet(), &listen).await?.to_string());
     }
-    set_tunables(node.lnet(), net.network, net.tunables)?;
+    set_tunables(node.lnet(), net.network, &net.tunables)?;
     Ok(json!(added))
 }
 
@@ -113,7 +113,7 @@ fn remove_refused(e: RemoveError) -> Refusal {
 pub(crate) fn set_net(node: &Node, network: Option<&str>, nid: Option<&str>, new: Tunables) -> Result<Value, Refusal> {
     let lnet = node.lnet();
     let invalid = |e: String| (Errno::EINVAL, e);
-    new.check().map_err(invalid)?;
+    check_tunables(&new)?;
     let network = match (network, nid) {
         (Some(network), _) => network.parse::<Network>().map_err(|e| invalid(e.to_string()))?,
         (None, Some(nid)) => {
@@ -123,28 +123,35 @@ pub(crate) fn set_net(node: &Node, network: Option<&str>, nid: Option<&str>, new
         }
         (None, None) => return Err(invalid("a network or a NID is needed".to_owned())),
     };
-    set_tunables(lnet, network, new)?;
+    set_tunables(lnet, network, &new)?;
     Ok(Value::Null)
 }
 
-fn set_tunables(lnet: &Lnet, network: Network, tunables: Tunables) -> Result<(), Refusal> {
+/// Checks numbers and names, and whether this host's kernel knows the names.
+fn check_tunables(tunables: &Tunables) -> Result<(), Refusal> {
+    let mut tcp = TcpTunables::default();
+    tunables.apply(&mut tcp);
+    let checked = tunables.check().and_then(|()| Lnet::check_tcp(&tcp).map_err(|e| e.to_string()));
+    checked.map_err(|why| (Errno::EINVAL, why))
+}
+
+fn set_tunables(lnet: &Lnet, network: Network, tunables: &Tunables) -> Result<(), Refusal> {
     if !lnet.nids().iter().any(|nid| nid.network == network) {
         return Err((Errno::ENOENT, format!("this process is not on {network}")));
     }
-    // The one that can be refused comes first, so that a refusal changes nothing.
-    if let Some(credits) = tunables.peer_buffer_credits
-        && !lnet.set_peer_buffer_credits(network, credits)
-    {
+    // Those that can be refused come first, so that a refusal changes nothing.
+    if tunables.peer_buffer_credits.is_some() && lnet.routing().is_none() {
         return Err((Errno::EINVAL, "peer_buffer_credits: this process is no router".to_owned()));
+    }
+    lnet.tune_tcp(network, |tcp| tunables.apply(tcp)).map_err(|e| (Errno::EINVAL, e.to_string()))?;
+    if let Some(credits) = tunables.peer_buffer_credits {
+        lnet.set_peer_buffer_credits(network, credits);
     }
     if let Some(credits) = tunables.credits {
         lnet.set_credits(network, credits);
     }
     if let Some(credits) = tunables.peer_credits {
         lnet.set_peer_credits(network, credits);
-    }
-    if let Some(connections) = tunables.conns_per_peer {
-        lnet.set_conns_per_peer(network, connections);
     }
     Ok(())
 }
@@ -244,11 +251,11 @@ async fn add_all(
     for net in config.nets_on(host).iter().filter(|net| net.tunables != Tunables::default()) {
         let is_router = lnet.routing().is_some() || config.routing == Some(true);
         let outcome = if act {
-            of_result(set_tunables(lnet, net.network, net.tunables))
+            of_result(set_tunables(lnet, net.network, &net.tunables))
         } else if net.tunables.peer_buffer_credits.is_some() && !is_router {
             Outcome::Refused("peer_buffer_credits: this process is no router".to_owned())
         } else {
-            Outcome::Done
+            of_result(check_tunables(&net.tunables))
         };
         parts.push(part(format!("tunables of {}", net.network), outcome));
     }

@@ -57,7 +57,7 @@ pub fn lnet_conf_of(config: &NetworkConfig) -> Value {
 }
 
 fn net_value(net: &Net) -> Value {
-    let Tunables { credits, peer_credits, peer_buffer_credits, conns_per_peer } = net.tunables;
+    let Tunables { credits, peer_credits, peer_buffer_credits, .. } = net.tunables;
     let tunables =
         json!({"peer_credits": peer_credits, "peer_buffer_credits": peer_buffer_credits, "credits": credits});
     let ni = |interface: &Interface| {
@@ -66,15 +66,29 @@ fn net_value(net: &Net) -> Value {
             Interface::Address(ip, port) => (ip.to_string(), *port),
         };
         let mut ni = without_null(json!({"interfaces": {"0": name}, "port": port}));
-        if (Tunables { conns_per_peer: None, ..net.tunables }) != Tunables::default() {
+        if tunables.as_object().is_some_and(|map| map.values().any(|credits| !credits.is_null())) {
             ni["tunables"] = without_null(tunables.clone());
         }
-        if conns_per_peer.is_some() {
-            ni["lnd tunables"] = json!({"conns_per_peer": conns_per_peer});
+        let connections = driver_value(&net.tunables);
+        if connections != json!({}) {
+            ni["lnd tunables"] = connections;
         }
         ni
     };
     json!({"net type": net.network.to_string(), "local NI(s)": net.interfaces.iter().map(ni).collect::<Vec<_>>()})
+}
+
+/// `lnd tunables`, of what is set.
+fn driver_value(tunables: &Tunables) -> Value {
+    let mut tunables = tunables.clone();
+    let mut settings = Map::new();
+    for name in Tunables::OF_CONNECTIONS {
+        if let Some(Some(value)) = tunables.of_connections(name) {
+            settings.insert(name.to_owned(), json!(value));
+        }
+    }
+    settings.extend(tunables.congestion_control.map(|name| ("congestion_control".to_owned(), json!(name))));
+    Value::Object(settings)
 }
 
 fn route_value(route: &Route) -> Value {
@@ -380,7 +394,7 @@ impl TunablesSection {
             peer_credits: number(&self.peer_credits),
             // Lustre's 0 means as many as the peer's credits, which is what a router begins with.
             peer_buffer_credits: number(&self.peer_buffer_credits).filter(|credits| *credits != 0),
-            conns_per_peer: None,
+            ..Tunables::default()
         };
         let places = [&self.credits, &self.peer_credits, &self.peer_buffer_credits];
         if let Some(place) = places.into_iter().flatten().next() {
@@ -461,18 +475,23 @@ pub(crate) const FIXED: &[(&str, &str, &str)] = &[("numa_range", "0", "memory an
 
 /// A line of `lnd tunables`.
 fn set_driver(tunables: &mut Tunables, name: &str, value: &str) -> Result<(), String> {
-    let tcp = LnetOptions::default().tcp;
-    let fixed = match name {
-        "conns_per_peer" => {
-            let connections = value.parse().map_err(|_| format!("conns_per_peer: {value:?} is not a number"))?;
-            tunables.conns_per_peer = Some(connections);
-            return tunables.check();
+    // Lustre shows `sock_timeout` by the name that it has for all drivers.
+    if let Some(setting) = tunables.of_connections(if name == "timeout" { "sock_timeout" } else { name }) {
+        *setting = Some(value.parse().map_err(|_| format!("{name}: {value:?} is not a number"))?);
+        return tunables.check();
+    }
+    match name {
+        "congestion_control" => {
+            tunables.congestion_control = Some(value.to_owned());
+            tunables.check()
         }
-        "timeout" => tcp.timeout.as_secs().to_string(),
-        "tos" => "-1".to_owned(),
-        other => return Err(format!("lnd tunables have no {other}; they have conns_per_peer, timeout and tos")),
-    };
-    if value == fixed { Ok(()) } else { Err(format!("{name} is {fixed} and cannot be changed")) }
+        "tos" if value == "-1" => Ok(()),
+        "tos" => Err("tos is -1 and cannot be changed".to_owned()),
+        other => {
+            let known = Tunables::OF_CONNECTIONS.join(", ");
+            Err(format!("lnd tunables have no {other}; they have {known}, congestion_control, timeout and tos"))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -579,6 +598,26 @@ global:
     }
 
     #[test]
+    fn settings_of_connections_are_written_as_they_are_read() {
+        let text = "net:\n  - net type: tcp1\n    local NI(s):\n      - interfaces: {0: eth0}\n        lnd tunables:\n          \
+                    tx_buffer_size: 4194304\n          rx_buffer_size: 0\n          timeout: 40\n          keepalive_count: 3\n          \
+                    congestion_control: bbr\n          tos: -1\n";
+        let config = parse_lnet_conf(text).unwrap();
+        let tunables = Tunables {
+            tx_buffer_size: Some(4 << 20),
+            rx_buffer_size: Some(0),
+            sock_timeout: Some(40),
+            keepalive_count: Some(3),
+            congestion_control: Some("bbr".to_owned()),
+            ..Tunables::default()
+        };
+        assert_eq!(config.nets[0].tunables, tunables);
+        let written = lnet_conf_of(&config);
+        assert_eq!(written["net"][0]["local NI(s)"][0]["lnd tunables"]["sock_timeout"], 40);
+        assert_eq!(parse_lnet_conf(&written.to_string()), Ok(config), "JSON is YAML");
+    }
+
+    #[test]
     fn an_error_names_its_line() {
         for (text, line, why) in [
             ("net:\n  - net type: tcp1\n    local NI(s):\n      - interfaces: {0: eth 0}\n", 4, "neither an interface"),
@@ -599,6 +638,16 @@ global:
                 "net:\n  - net type: tcp1\n    local NI(s):\n      - lnd tunables: {conns_per_peer: 65}\n",
                 4,
                 "not a number from 0 to 64",
+            ),
+            (
+                "net:\n  - net type: tcp1\n    local NI(s):\n      - lnd tunables: {tx_buffer_size: 1}\n",
+                4,
+                "not 0, nor a number from 4096",
+            ),
+            (
+                "net:\n  - net type: tcp1\n    local NI(s):\n      - lnd tunables: {nagle: 1}\n",
+                4,
+                "lnd tunables have no nagle; they have conns_per_peer, tx_buffer_size,",
             ),
             ("routing: {enable: 2}\n", 1, "0 or 1"),
             ("peer:\n  - primary nid: 10.0.0.1@tcpip\n", 2, "10.0.0.1@tcpip"),

@@ -14,7 +14,7 @@ pub mod topology;
 
 pub use addresses::{HostAddress, of_this_host};
 pub use lnet_conf::{lnet_conf_of, parse_lnet_conf};
-pub use net::{Interface, Net, Tunables};
+pub use net::{HOST_DEFAULT, Interface, Net, Tunables};
 pub use options::{NetRule, parse_ip2nets, parse_networks, parse_routes};
 pub use patterns::AddressPattern;
 

@@ -5,6 +5,7 @@ use crate::cases::failover::Probe;
 use crate::cases::faults::{Writer, make_first_file, verify};
 use crate::cluster::{Cluster, Plan};
 use crate::failure::{Context, Outcome, bail, ensure};
+use crate::process::Program;
 use crate::site::Site;
 use serde_json::Value;
 use std::fs;
@@ -72,6 +73,7 @@ fn show(cluster: &Cluster) -> Outcome {
     let lowest: Vec<&str> = routing.lines().filter_map(|l| l.trim().strip_prefix("mincredits: ")).collect();
     let used = lowest.chunks(3).filter(|pools| pools[2] != "1024").count();
     ensure!(used == 2, "both routers have passed bulk on: {routing}");
+    check_path(cluster)?;
     cluster.lnetctl(&["set", "small_buffers", "100"])?;
     let routing = cluster.lnetctl(&["routing", "show"])?;
     ensure!(routing.matches("nbuffers: 100\n").count() == 2, "both routers, and no other process: {routing}");
@@ -203,6 +205,14 @@ fn change_networks(cluster: &Cluster) -> Outcome {
     ensure!(shown.matches("peer_credits: 9\n").count() == 4, "{shown}");
     ensure!(!shown.contains("net type: tcp1"), "{shown}");
 
+    cluster.lnetctl(&["net", "set", "--net", "tcp2", "--tx-buffer-size", "131072", "--congestion-control", "reno"])?;
+    let shown = cluster.lnetctl(&["net", "show", "--net", "tcp2", "-v"])?;
+    ensure!(shown.matches("tx_buffer_size: 131072\n").count() == 4, "{shown}");
+    ensure!(shown.matches("congestion_control: reno\n").count() == 4, "{shown}");
+    refused(cluster, &["net", "set", "--net", "tcp2", "--congestion-control", "x"], "it offers ")?;
+    refused(cluster, &["net", "set", "--net", "tcp2", "--rx-buffer-size", "1"], "not 0, nor a number from 4096")?;
+    cluster.lnetctl(&["net", "set", "--net", "tcp2", "--tx-buffer-size", "0", "--congestion-control", "default"])?;
+
     refused(cluster, &["net", "add", "--net", "tcp9", "--if", "lo"], "name one with --process, of ")?;
     cluster.lnetctl(&["--process", "mgs", "net", "add", "--net", "tcp9", "--if", "127.0.0.1:0"])?;
     let shown = cluster.lnetctl(&["--process", "mgs", "net", "show", "--net", "tcp9"])?;
@@ -211,6 +221,49 @@ fn change_networks(cluster: &Cluster) -> Outcome {
     refused(cluster, &["--process", "mgs", "net", "del", "--net", "tcp1"], "other nodes know this one by")?;
     cluster.lnetctl(&["--process", "mgs", "net", "del", "--net", "tcp9"])?;
     refused(cluster, &["net", "show", "--net", "tcp9"], "no process of this host is on tcp9")
+}
+
+/// Mounts say what the way to their gateway carries, and what keeps it from a rate that it should carry.
+fn check_path(cluster: &Cluster) -> Outcome {
+    let gateway = gateway_of(cluster)?;
+    let check = |args: &[&str]| {
+        let program = Program::new(cluster.nacre()).env("NACRE_RUN_DIR", cluster.root().join("run"));
+        program.args(["wan-check", &gateway]).args(args).limit(Duration::from_secs(60)).output()
+    };
+    // The answers of the mounts. The other router may answer, too.
+    let json = |args: &[&str]| -> Outcome<Vec<Value>> {
+        let printed = check(args)?;
+        ensure!(printed.status.success(), "wan-check {}: {}", args.join(" "), printed.stderr);
+        let mut all: Vec<Value> = serde_json::from_str(&printed.stdout).context("what wan-check prints")?;
+        all.retain(|checked| checked["process"].as_str().is_some_and(|process| process.starts_with("mount-")));
+        ensure!(all.len() == 2, "both mounts answer: {}", printed.stdout);
+        Ok(all)
+    };
+    let chosen = |checked: &Value, what: &str| {
+        let rows = checked["chosen"].as_array().into_iter().flatten();
+        rows.filter(|row| row["what"] == what).next().cloned().unwrap_or_default()
+    };
+    let before = json(&["--probe", "--json"])?;
+    for checked in &before {
+        let is_measured = checked["round_trip_us"].as_u64() > Some(0) && checked["ping_us"].as_u64() > Some(0);
+        ensure!(is_measured && checked["next_hop"] == gateway.as_str(), "{checked}");
+        ensure!(chosen(checked, "send buffer")["explicit"] == false, "{checked}");
+    }
+    cluster.lnetctl(&["net", "set", "--net", "tcp2", "--tx-buffer-size", "65536"])?;
+    let after = json(&["--rate", "1000000000", "--json"])?;
+    for checked in &after {
+        ensure!(chosen(checked, "send buffer")["explicit"] == true, "{checked}");
+        let limits = checked["limits"].as_array().into_iter().flatten();
+        let commands: Vec<&str> = limits.filter_map(|limit| limit["command"].as_str()).collect();
+        ensure!(commands.contains(&"lnetctl net set --net tcp2 --tx-buffer-size 0"), "{checked}");
+    }
+    cluster.lnetctl(&["net", "set", "--net", "tcp2", "--tx-buffer-size", "0"])?;
+    let table = check(&[])?.stdout;
+    ensure!(table.contains("\nround trip ") && table.contains("\nsend buffer "), "{table}");
+    let nowhere = Program::new(cluster.nacre()).env("NACRE_RUN_DIR", cluster.root().join("run"));
+    let nowhere = nowhere.args(["wan-check", "10.9.9.9@tcp99"]).output()?;
+    ensure!(!nowhere.status.success() && nowhere.stderr.contains("no route to"), "{}", nowhere.stderr);
+    Ok(())
 }
 
 /// A gateway of the mounts.
