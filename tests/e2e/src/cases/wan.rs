@@ -11,6 +11,9 @@ pub(crate) fn all() -> Vec<Case> {
     vec![Case::new("wan.rates", rates).needs_cluster().limits(120, 300)]
 }
 
+/// Cases that `nacre-e2e --path` runs unless it is given names.
+pub(crate) const OVER_A_PATH: &[&str] = &["litmus.", "pjdfstest", "fsx", "fsx-", "git", "sqlite", "sqlite-"];
+
 /// The least share of plain TCP's rate, in percent, that a writer and a reader must get, although other programs may use the machine. With
 /// connections taken in turn, data that the server asks for, and narrow receive buffers, they got about half at 92 ms.
 const SHARE_MIN: f64 = 65.0;
