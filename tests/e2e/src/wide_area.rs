@@ -11,14 +11,14 @@ use crate::site::{Place, Site};
 use nacre_wan_link::edge::netns::Netns;
 use nacre_wan_link::edge::wan::Wan;
 use nacre_wan_link::link::Link;
-use nacre_wan_link::plan::{Address, End, Plan};
+use nacre_wan_link::plan::{Address, End, Plan, Way};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Both sites. All of it goes when this is dropped.
 pub(crate) struct WideArea {
     // Before the hosts, because it uses their networks.
-    _wan: Wan,
+    wan: Wan,
     hosts: Hosts,
 }
 
@@ -53,7 +53,7 @@ impl WideArea {
         let plan = Plan { name: "wan0".to_owned(), ends: [end(NEAR_END)?, end(FAR_END)?], links: [link; 2], seed };
         let netns = |host: &str| Netns::named(&hosts.namespace(host).to_string_lossy());
         let wan = Wan::open(&plan, [netns("near-gw")?, netns("far-gw")?]).context("the emulated link")?;
-        Ok(WideArea { _wan: wan, hosts })
+        Ok(WideArea { wan, hosts })
     }
 
     /// The places of a file system's processes, with mounts at these ends.
@@ -77,6 +77,16 @@ impl WideArea {
             apart: BTreeMap::new(),
             mounts: mounts.iter().map(|at| mount(at).at_any_port()).collect(),
         }
+    }
+
+    /// Cuts one direction of the link or both, in silence. The way from A to B leads away from the servers.
+    pub(crate) fn cut(&self, way: Option<Way>) {
+        self.wan.set_up(way, false);
+    }
+
+    /// Ends what [`WideArea::cut`] has begun.
+    pub(crate) fn join(&self) {
+        self.wan.set_up(None, true);
     }
 }
 
