@@ -127,7 +127,7 @@ impl Case {
         if profile == Profile::Short { self.short } else { self.full }
     }
 
-    /// When to give up.
+    /// When to give up, unless the run allows for a long path.
     pub(crate) fn limit_of(&self, profile: Profile) -> Duration {
         Duration::from_secs(if profile == Profile::Short { self.limits.0 } else { self.limits.1 })
     }
@@ -176,6 +176,8 @@ pub(crate) struct Env {
     pub(crate) seed: u64,
     /// Whether other rounds of the run ask the same.
     pub(crate) has_many_rounds: bool,
+    /// How many times longer than beside the servers a case may take, because its mounts are far from them; else 1.
+    pub(crate) patience: u32,
 }
 
 impl Env {
@@ -200,6 +202,11 @@ impl Env {
     pub(crate) fn turns(&self, n: u64) -> impl Iterator<Item = u64> {
         let step = if self.has_many_rounds { 4 } else { 1 };
         (self.seed % step..n).step_by(step as usize)
+    }
+
+    /// True if the first and the third mount are at the other end of a long path.
+    pub(crate) fn is_far(&self) -> bool {
+        self.patience > 1
     }
 
     /// Makes the case's directories and sets the layout.

@@ -2,7 +2,7 @@
 //! us. `docs/testing.md` says how to run and read it. This file knows the command line; `run` knows how cases are run.
 //!
 //! `nacre-e2e [--profile short|full] [--only NAME,...] [--rounds N] [--jobs N] [--on DIR] [--keep] [--json]
-//! [--list] [--nacre FILE] [--seed N]`
+//! [--list] [--nacre FILE] [--seed N] [--path SETTINGS]`
 //! `nacre-e2e power-cut [--of-all SECONDS] [--answers MODE] [--journal] [--points N] [--seed N] [--operations N]
 //! [--without STEP]`
 //! `nacre-e2e storm [--imports N] [--intervals N] [--ping-interval SECONDS] [--rate MBIT] [--limited-by links|credits]
@@ -28,9 +28,11 @@ mod site;
 mod slow_disk;
 mod storm;
 mod sys;
+mod wide_area;
 mod worker;
 
 use case::Profile;
+use nacre_wan_link::link::{Change, Link};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -53,11 +55,13 @@ pub(crate) struct Options {
     rounds: u64,
     /// How many of the cases that can share a file system run at once.
     jobs: usize,
+    /// The path between the servers and the first and the third mount, if it is a long one.
+    path: Option<Link>,
 }
 
 const USAGE: &str =
     "usage: nacre-e2e [--profile short|full] [--only NAME,...] [--rounds N] [--jobs N] [--on DIR] [--keep]
-                 [--json] [--list] [--nacre FILE] [--seed N]
+                 [--json] [--list] [--nacre FILE] [--seed N] [--path SETTINGS]
 
   --profile  short (the default, about 9 minutes) or full
   --only     only cases of these names, or whose names begin so: litmus., fsx, kill.mds
@@ -68,7 +72,9 @@ const USAGE: &str =
   --json     print the results as JSON at the end
   --list     print what would run
   --nacre    the product's binary; else $NACRE, else the one beside this program
-  --seed     for random choices; else from the clock, and printed";
+  --seed     for random choices; else from the clock, and printed
+  --path     mount twice over an emulated path and once beside the servers: rtt=92ms,jitter=10ms,loss=0.01%,rate=400mbit,
+             as `wan-link --help` explains; cases have more time. Without --only, cases of POSIX, fsx, SQLite, git, litmus";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -236,6 +242,14 @@ fn nacre() -> PathBuf {
     std::env::var_os("NACRE").map(PathBuf::from).or(beside).unwrap_or_else(|| PathBuf::from("nacre"))
 }
 
+/// The settings of a path, as `wan-link` takes them.
+fn path(settings: &str) -> Result<Link, String> {
+    let link = Change::parse(settings).map(|change| Link::default().with(&change));
+    let link = link.map_err(|e| format!("--path: {e}"))?;
+    link.check().map_err(|e| format!("--path: {e}"))?;
+    Ok(link)
+}
+
 fn seed_of_clock() -> u64 {
     std::time::UNIX_EPOCH.elapsed().map_or(1, |d| d.as_nanos() as u64) % 1_000_000
 }
@@ -252,6 +266,7 @@ fn parse(args: &[String]) -> Result<Options, String> {
         seed: seed_of_clock(),
         rounds: 1,
         jobs: 1,
+        path: None,
     };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -270,11 +285,15 @@ fn parse(args: &[String]) -> Result<Options, String> {
             "--seed" => options.seed = value()?.parse().map_err(|e| format!("--seed: {e}"))?,
             "--rounds" => options.rounds = value()?.parse().map_err(|e| format!("--rounds: {e}"))?,
             "--jobs" => options.jobs = value()?.parse().map_err(|e| format!("--jobs: {e}"))?,
+            "--path" => options.path = Some(path(value()?)?),
             "--keep" => options.keep = true,
             "--json" => options.json = true,
             "--list" => options.list = true,
             other => return Err(format!("unknown argument {other}")),
         }
+    }
+    if options.on.is_some() && options.path.is_some() {
+        return Err("--on runs without the product, and so without a --path to its servers".to_owned());
     }
     Ok(options)
 }
@@ -289,6 +308,11 @@ mod tests {
         let o = parse(&words("--profile full --only git,kill. --on /x --seed 7 --rounds 3 --jobs 8 --json")).unwrap();
         assert_eq!((o.profile, o.only, o.on, o.seed), (Profile::Full, words("git kill."), Some("/x".into()), 7));
         assert!(o.json && !o.keep && o.rounds == 3 && o.jobs == 8);
+        let o = parse(&words("--path rtt=92ms,jitter=10ms,loss=0.01%")).unwrap();
+        assert_eq!(o.path.unwrap().delay, std::time::Duration::from_millis(46));
+        assert_eq!(path(&o.path.unwrap().to_string()).unwrap(), o.path.unwrap());
+        assert!(parse(&words("--path rtt=92ms --on /x")).is_err());
+        assert!(parse(&words("--path reorder=1%")).is_err() && parse(&words("--path 92ms")).is_err());
         assert!(parse(&words("--profile other")).is_err());
         assert!(parse(&words("--only")).is_err());
         assert!(parse(&words("tests")).is_err());

@@ -11,7 +11,8 @@ use crate::sys;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Hosts that links join to networks. All of it goes when this is dropped, with the processes that still run there.
 pub(crate) struct Hosts {
@@ -48,7 +49,10 @@ const BPF_RANDOM: u32 = 0xffff_f000 + 56;
 impl Hosts {
     /// These networks, without any host yet.
     pub(crate) fn new(networks: &[&str]) -> Outcome<Hosts> {
-        let hosts = Hosts { prefix: prefix_of(std::process::id()), links: Vec::new() };
+        // A run over long paths has hosts, and cases of it may have hosts of their own.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let hosts = Hosts { prefix: format!("{}{number}-", prefix_of(std::process::id())), links: Vec::new() };
         hosts.make_namespace(SWITCHES)?;
         for network in networks {
             hosts.ip(SWITCHES, &format!("link add {network} type bridge"))?;
@@ -78,11 +82,16 @@ impl Hosts {
     pub(crate) fn place(&self, host: &str, routes: &[&str]) -> Place {
         let links = self.links.iter().filter(|link| link.host == host);
         Place {
-            namespace: Some(Path::new(NAMES).join(self.name(host))),
+            namespace: Some(self.namespace(host)),
             addresses: links.map(|link| (link.address.clone(), link.network)).collect(),
             routes: routes.iter().map(|route| (*route).to_owned()).collect(),
             lnet_conf: None,
         }
+    }
+
+    /// File of a host's network namespace.
+    pub(crate) fn namespace(&self, host: &str) -> PathBuf {
+        Path::new(NAMES).join(self.name(host))
     }
 
     /// Slows every link down to so many bytes a second in each direction.

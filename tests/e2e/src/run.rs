@@ -15,6 +15,8 @@ use crate::progress::{Progress, State};
 use crate::results::show;
 use crate::storm;
 use crate::sys;
+use crate::wide_area::{self, WideArea};
+use nacre_wan_link::link::Link;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -86,6 +88,8 @@ struct Session<'a> {
     repository: PathBuf,
     cluster: Option<Arc<Cluster>>,
     clusters_started: usize,
+    /// Sites of the file system, if there is a long path between its mounts and its servers.
+    wide_area: Option<WideArea>,
     rows: Vec<Row>,
     /// The round that is under way, from 0.
     round: u64,
@@ -202,7 +206,10 @@ fn measure(place: &Path, work: impl FnOnce(&Path) -> Outcome) -> ExitCode {
 }
 
 fn select(options: &Options) -> Vec<(Case, Layout)> {
-    let wanted = |case: &Case| options.only.is_empty() || options.only.iter().any(|o| matches(o, case.name));
+    // Of a run over a long path those that are about what mounts see, unless others are named.
+    let usual = |case: &Case| options.path.is_none() || cases::wan::OVER_A_PATH.iter().any(|o| matches(o, case.name));
+    let named = |case: &Case| options.only.iter().any(|o| matches(o, case.name));
+    let wanted = |case: &Case| if options.only.is_empty() { usual(case) } else { named(case) };
     let possible = |case: &Case| options.on.is_none() || !case.needs_cluster;
     let mut out = Vec::new();
     for name in cases::all().iter().map(|c| c.name).collect::<Vec<_>>() {
@@ -234,8 +241,9 @@ impl<'a> Session<'a> {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
         println!("seed {}, logs and files in {}", options.seed, root.display());
         let progress = Progress::new(options.rounds, Duration::ZERO);
+        let wide_area = options.path.map(|link| WideArea::new(link, options.seed)).transpose()?;
         let (cluster, rows) = (None, Vec::new());
-        Ok(Session { options, root, repository, cluster, clusters_started: 0, rows, round: 0, progress })
+        Ok(Session { options, root, repository, cluster, clusters_started: 0, wide_area, rows, round: 0, progress })
     }
 
     fn run_all(&mut self, selected: &[(Case, Layout)]) {
@@ -345,7 +353,11 @@ impl<'a> Session<'a> {
             let nacre = nacre.context(format!("{} (build it, or say --nacre FILE)", self.options.nacre.display()))?;
             self.clusters_started += 1;
             let root = self.root.join(self.clusters_started.to_string());
-            self.cluster = Some(Arc::new(Cluster::start(Plan::new(&nacre, &root))?));
+            let mut plan = Plan::new(&nacre, &root);
+            if let Some(area) = &self.wide_area {
+                plan.site = area.site(&wide_area::MOUNTS);
+            }
+            self.cluster = Some(Arc::new(Cluster::start(plan)?));
         }
         match &self.cluster {
             Some(cluster) => Ok(self.environment_on(cluster, name)),
@@ -380,6 +392,7 @@ impl<'a> Session<'a> {
             cluster,
             seed: self.options.seed.wrapping_add(self.round),
             has_many_rounds: self.options.rounds > 1,
+            patience: self.options.path.map_or(1, patience),
         }
     }
 
@@ -415,7 +428,8 @@ impl<'a> Session<'a> {
         }
         let mut given_up = false;
         for running in started.iter_mut().filter(|r| r.ended.is_none()) {
-            let (elapsed, limit) = (running.begin.elapsed(), running.case.limit_of(self.options.profile));
+            let limit = running.case.limit_of(self.options.profile) * running.env.patience;
+            let elapsed = running.begin.elapsed();
             let ending = if sys::interrupted() {
                 Ending::Interrupted
             } else if elapsed > limit {
@@ -483,6 +497,8 @@ impl<'a> Session<'a> {
                 let seed = self.options.seed.wrapping_add(self.round);
                 let case = row.name.split(' ').next().unwrap_or_default();
                 let full = if self.options.profile == Profile::Full { " --profile full" } else { "" };
+                let full =
+                    format!("{full}{}", self.options.path.map_or(String::new(), |link| format!(" --path {link}")));
                 println!(
                     "    in round {}; alone with the same seed: nacre-e2e --only {case} --seed {seed}{full}",
                     self.round + 1
@@ -582,6 +598,14 @@ fn remove_leftovers() {
         }
         clear_away(&root);
     }
+}
+
+/// How many times longer a case may take over this path: most calls of programs take microseconds beside the servers, and one
+/// or a few round trips far from them.
+fn patience(link: Link) -> u32 {
+    const ROUND_TRIP_UNIT: Duration = Duration::from_millis(8);
+    let round_trip = 2 * (link.delay + link.jitter);
+    2 + u32::try_from(round_trip.as_millis() / ROUND_TRIP_UNIT.as_millis()).unwrap_or(u32::MAX / 4)
 }
 
 /// A case's name as a directory's.

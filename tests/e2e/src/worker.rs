@@ -5,6 +5,7 @@ use crate::cases::faults;
 use crate::cases::litmus::{append, locks, permissions};
 use crate::failure::{Failure, Outcome, bail};
 use crate::power_cut::recorder;
+use crate::wide_area;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -20,6 +21,7 @@ pub(crate) fn run(args: &[String]) -> Outcome {
         ["count", path, rounds] => locks::count_up(Path::new(path), number(rounds)?),
         ["record-disk", log, at, bytes] => recorder::run(Path::new(log), Path::new(at), number(bytes)?),
         ["durable", dir, log, seed] => faults::write_durably(Path::new(dir), Path::new(log), number(seed)?),
+        ["wan-link", settings, seed, near, far] => wide_area::emulate(settings, number(seed)?, [near, far]),
         _ => bail!("no such worker: {words:?}"),
     }
 }

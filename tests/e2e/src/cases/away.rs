@@ -5,7 +5,7 @@ use crate::case::{Case, Env, text};
 use crate::cases::faults::make_first_file;
 use crate::cases::litmus::steps::wait_for;
 use crate::cluster::{Cluster, Plan};
-use crate::failure::{Context, Failure, Outcome, bail, ensure};
+use crate::failure::{Context, Outcome, bail, ensure};
 use crate::prng::pattern;
 use crate::sys;
 use serde_json::Value;
@@ -61,32 +61,57 @@ fn known(env: &Env) -> Outcome {
 }
 
 fn lose_oss(cluster: &Cluster, how: &str, known_within: Duration) -> Outcome {
+    let mounts = ["mount1", "mount2"];
+    let known = loss_is_known(cluster, &mounts, known_within, || match how {
+        "kill -9" => cluster.kill("oss1"),
+        _ => cluster.signal("oss1", libc::SIGSTOP),
+    })?;
+    println!("    {how}: known after {:.2} s", known.as_secs_f64());
+    return_is_known(cluster, &mounts, || match how {
+        "kill -9" => cluster.restart("oss1"),
+        _ => cluster.signal("oss1", libc::SIGCONT),
+    })
+}
+
+/// What a mount logs of an OST of `oss1` that is lost, and that returns.
+const LOST: &str = "e2e-OST0000 does not answer";
+const BACK: &str = "e2e-OST0000 answers again";
+
+/// Loses `oss1`. These mounts and the MDT must know within this time, although nobody asks it anything. Returns when the last of them knew.
+pub(crate) fn loss_is_known(
+    cluster: &Cluster,
+    mounts: &[&str],
+    within: Duration,
+    lose: impl FnOnce() -> Outcome,
+) -> Outcome<Duration> {
     // Nothing that was asked before may be what tells.
     std::thread::sleep(Duration::from_secs(5));
-    let said = |name: &str, what: &str| Ok::<_, Failure>(cluster.log_of(name)?.matches(what).count());
-    let (gone, back) = ("e2e-OST0000 does not answer", "e2e-OST0000 answers again");
-    let all = [("mount1", gone), ("mount2", gone), ("mds", "OST0000 is inactive")];
-    let before = all.iter().map(|(name, what)| said(name, what)).collect::<Outcome<Vec<usize>>>()?;
-    let returned = said("mount1", back)?;
+    let all: Vec<_> = mounts.iter().map(|name| (*name, LOST)).chain([("mds", "OST0000 is inactive")]).collect();
+    let before = all.iter().map(|(name, what)| said(cluster, name, what)).collect::<Outcome<Vec<usize>>>()?;
     let begin = Instant::now();
-    match how {
-        "kill -9" => cluster.kill("oss1")?,
-        _ => cluster.signal("oss1", libc::SIGSTOP)?,
-    }
+    lose()?;
     for ((name, what), before) in all.iter().zip(before) {
-        let left = known_within.saturating_sub(begin.elapsed());
-        ensure!(wait_for(left, || Ok(said(name, what)? > before))?, "{name} does not know after {:?}", begin.elapsed());
+        let left = within.saturating_sub(begin.elapsed());
+        let is_known = wait_for(left, || Ok(said(cluster, name, what)? > before))?;
+        ensure!(is_known, "{name} does not know after {:?}", begin.elapsed());
     }
-    println!("    {how}: known after {:.2} s", begin.elapsed().as_secs_f64());
-    match how {
-        "kill -9" => cluster.restart("oss1")?,
-        _ => cluster.signal("oss1", libc::SIGCONT)?,
+    Ok(begin.elapsed())
+}
+
+/// Brings `oss1` back. These mounts must know soon.
+pub(crate) fn return_is_known(cluster: &Cluster, mounts: &[&str], bring_back: impl FnOnce() -> Outcome) -> Outcome {
+    let before = mounts.iter().map(|name| said(cluster, name, BACK)).collect::<Outcome<Vec<usize>>>()?;
+    bring_back()?;
+    for (name, before) in mounts.iter().zip(before) {
+        let is_known = wait_for(Duration::from_secs(30), || Ok(said(cluster, name, BACK)? > before))?;
+        ensure!(is_known, "{name} does not know that it is back");
     }
-    ensure!(
-        wait_for(Duration::from_secs(30), || Ok(said("mount1", back)? > returned))?,
-        "nobody knows that it is back"
-    );
     Ok(())
+}
+
+/// How often a process has logged this.
+fn said(cluster: &Cluster, name: &str, what: &str) -> Outcome<usize> {
+    Ok(cluster.log_of(name)?.matches(what).count())
 }
 
 /// Does something that must not wait.

@@ -88,25 +88,33 @@ fn fail_over_and_back(env: &Env, cluster: &Cluster, server: &str) -> Outcome {
     verify(&dir, &log).context("seen by the writer's mount")
 }
 
-/// A program that makes, syncs and removes a small file over and over, and notes the longest time that this took.
+/// A program that does one thing over and over, such as making, syncing and removing a small file, and notes the longest time that
+/// this took.
 pub(crate) struct Probe {
     enough: Arc<AtomicBool>,
     worked: Arc<AtomicBool>,
-    /// When the last file was begun that was made, synced and removed.
+    /// When the last turn was begun that has ended.
     last: Arc<Mutex<Option<Instant>>>,
     thread: std::thread::JoinHandle<Outcome<Duration>>,
 }
 
 impl Probe {
+    /// Makes, syncs and removes a small file.
     pub(crate) fn start(dir: &Path) -> Outcome<Probe> {
+        let path = dir.join("probe");
+        Ok(Probe::repeat(move || probe_once(&path)))
+    }
+
+    /// Does what `turn` does.
+    pub(crate) fn repeat(turn: impl Fn() -> Outcome + Send + 'static) -> Probe {
         let (enough, worked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let last = Arc::new(Mutex::new(None));
-        let (stop, tell, path, note) = (enough.clone(), worked.clone(), dir.join("probe"), last.clone());
+        let (stop, tell, note) = (enough.clone(), worked.clone(), last.clone());
         let thread = std::thread::spawn(move || {
             let mut longest = Duration::ZERO;
             while !stop.load(Ordering::Relaxed) {
                 let begin = Instant::now();
-                probe_once(&path)?;
+                turn()?;
                 longest = longest.max(begin.elapsed());
                 tell.store(true, Ordering::Relaxed);
                 *note.lock().unwrap_or_else(|e| e.into_inner()) = Some(begin);
@@ -114,20 +122,20 @@ impl Probe {
             }
             Ok(longest)
         });
-        Ok(Probe { enough, worked, last, thread })
+        Probe { enough, worked, last, thread }
     }
 
-    /// Whether a file that was begun after `since` has been made, synced and removed, or the probe has failed.
-    fn has_worked_since(&self, since: Instant) -> Outcome<bool> {
+    /// Whether a turn that was begun after `since` has ended, or the probe has failed.
+    pub(crate) fn has_worked_since(&self, since: Instant) -> Outcome<bool> {
         Ok(self.thread.is_finished()
             || self.last.lock().unwrap_or_else(|e| e.into_inner()).is_some_and(|last| last > since))
     }
 
-    /// Waits until it has been around once.
+    /// Waits until its first turn has ended.
     pub(crate) fn has_worked(&self) -> Outcome {
         let worked =
             wait_for(Duration::from_secs(20), || Ok(self.worked.load(Ordering::Relaxed) || self.thread.is_finished()))?;
-        ensure!(worked, "no small file could be made within 20 s");
+        ensure!(worked, "a program's first turn has not ended after 20 s");
         Ok(())
     }
 

@@ -102,7 +102,7 @@ fn basics(env: &Env) -> Outcome {
     fs::create_dir(&a)?;
     let routed = Env { c: a.clone(), a, b, cluster: Some(cluster.clone()), ..env.clone() };
     // A few of its groups in the short profile: the others are asked beside the servers.
-    let outcome = posix::pjdfstest(&routed, env.pick(&["open::", "unlink::", "truncate::"], &[]))
+    let outcome = posix::pjdfstest(&routed, env.pick(posix::BASICS, &[]))
         .and_then(|()| tools::fio(&routed))
         .and_then(|()| copy_a_tree(&routed))
         .and_then(|()| all_gateways_are_used(&cluster));

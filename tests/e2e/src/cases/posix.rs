@@ -14,8 +14,12 @@ const VERSION: &str = "0.2.2";
 
 /// This module's part of the list.
 pub(crate) fn all() -> Vec<Case> {
-    vec![Case::new("pjdfstest", |env| pjdfstest(env, &[])).prepare(install).limits(120, 300)]
+    let run = |env: &Env| pjdfstest(env, if env.is_far() { env.pick(BASICS, &[]) } else { &[] });
+    vec![Case::new("pjdfstest", run).prepare(install).limits(120, 300)]
 }
+
+/// Groups of tests that stand for all of them where each call takes long.
+pub(crate) const BASICS: &[&str] = &["open::", "unlink::", "truncate::"];
 
 /// Installs pjdfstest.
 pub(crate) fn install(env: &Env) -> Outcome {
@@ -45,7 +49,7 @@ pub(crate) fn pjdfstest(env: &Env, names: &[&str]) -> Outcome {
     let printed = Program::new(cargo_tool::path(env, "pjdfstest"))
         .args(["-c", &text(&file), "-p", &text(&env.a), "-s", other_fs])
         .args(names)
-        .limit(Duration::from_secs(280))
+        .limit(Duration::from_secs(280) * env.patience)
         .output()?;
     let Some(summary) = printed.stdout.lines().find(|l| l.starts_with("Summary:")) else {
         bail!("no summary: {}", tail(&printed.stderr, 4))
