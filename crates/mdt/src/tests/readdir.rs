@@ -116,7 +116,11 @@ fn ahead(fs: &mut Fs, cred: &Credentials, first: Fid, max_bytes: u32) -> Vec<(Fi
 fn a_directory_comes_with_those_below_it_as_far_as_there_is_room() {
     let mut fs = Fs::new();
     let top = fs.mkdir(ROOT, "top");
-    let fill = |fs: &mut Fs, d, files| (0..files).for_each(|i| drop(fs.mkfile(d, &format!("f{i}"))));
+    let fill = |fs: &mut Fs, d, files: u32| {
+        (0..files).for_each(|i| {
+            fs.mkfile(d, &format!("f{i}"));
+        });
+    };
     let (mut level, mut levels) = (top, vec![top]);
     for _ in 0..4 {
         fill(&mut fs, level, 20);
