@@ -240,8 +240,8 @@ fn check_path(cluster: &Cluster) -> Outcome {
         Ok(all)
     };
     let chosen = |checked: &Value, what: &str| {
-        let rows = checked["chosen"].as_array().into_iter().flatten();
-        rows.filter(|row| row["what"] == what).next().cloned().unwrap_or_default()
+        let mut rows = checked["chosen"].as_array().into_iter().flatten();
+        rows.find(|row| row["what"] == what).cloned().unwrap_or_default()
     };
     let before = json(&["--probe", "--json"])?;
     for checked in &before {
