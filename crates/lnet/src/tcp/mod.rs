@@ -39,6 +39,7 @@ use nacre_base::{Errno, FxHashMap, Network, Nid};
 use nacre_rt::{Rt, Task};
 use parking_lot::Mutex;
 use path::Path;
+pub(crate) use path::connections_of;
 use refusals::Refusals;
 use std::collections::VecDeque;
 use std::future::Future;
