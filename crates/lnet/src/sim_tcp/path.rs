@@ -133,6 +133,7 @@ impl TcpPath {
         self.connections.iter().map(|connection| connection.receiver.next()).sum()
     }
 
+    pub fn debug(&self) -> String { self.connections[1].sender.debug() }
     /// Counts of the link.
     pub fn counts(&self) -> LinkCounts {
         self.link.counts

@@ -138,6 +138,9 @@ const PROBE_SLACK: Duration = Duration::from_millis(2);
 const DELAYED: Duration = Duration::from_millis(200);
 /// Of the send buffer, for each burst: the kernel's `sk_buff` and the head of its data.
 const BUFFER_OF_BURST: f64 = 960.0;
+/// The buffer takes what is written in units of so many bytes, the largest burst in whole packets, as long as it is not full: so it holds up
+/// to one more than it should (`tcp_sendmsg_locked`, `sk_stream_memory_free`).
+const WRITE_UNIT: u64 = 45 * PAYLOAD;
 /// The kernel cuts what it sends into bursts of so much time at its rate (`tcp_tso_autosize`), of two packets to 64 KiB.
 const BURST_TIME: f64 = 1.0 / 1024.0;
 const BURST_MAX: f64 = 65_536.0;
@@ -205,10 +208,14 @@ impl Sender {
         if self.is_full && queued > room - room / 3 {
             return;
         }
-        self.buffered = self.buffered.max(self.offered.min(self.una + room));
+        if queued < room {
+            let more = (room - queued).next_multiple_of(WRITE_UNIT);
+            self.buffered = self.offered.min(self.buffered + more);
+        }
         self.is_full = self.buffered < self.offered;
     }
 
+    pub(super) fn debug(&self) -> String { format!("{:?} pipe {} {:?} queued {} {:?}", self.congestion.window, self.pipe, self.usage, self.buffered - self.una, self.phase) }
     fn cwnd(&self) -> u64 {
         self.congestion.window.cwnd as u64
     }

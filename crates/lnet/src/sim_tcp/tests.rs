@@ -139,3 +139,21 @@ fn a_slow_host_is_its_own_bound() {
     let most = 50.0 * PAYLOAD as f64 / PACKET as f64;
     assert!(got > 0.97 * most && got <= most * 1.001, "{got} of {most}");
 }
+
+#[test]
+fn debug_send_buffer() {
+    let tcp = SimTcp { send_buffer: 1 << 20, ..tcp(1000, ms(100), CongestionControl::Cubic) };
+    let mut path = TcpPath::new(&tcp, ms(50), 1, 1);
+    path.write(Time::ZERO, 1, 1, 1 << 50);
+    let mut last = 0;
+    let mut shown = 0;
+    while let Some(now) = path.next().filter(|at| *at < Time::from_secs(6)) {
+        path.advance(now);
+        if now.0 / 100_000_000 > last {
+            last = now.0 / 100_000_000;
+            println!("{:?} {} {}", now, path.arrived() - shown, path.debug());
+            shown = path.arrived();
+        }
+    }
+    panic!();
+}
