@@ -834,8 +834,7 @@ fn wans(args: &WanArgs, json: bool) -> ExitCode {
     let failed = runs.iter().filter_map(|(job, outcome)| Some((job, outcome.as_ref().err()?)));
     let has_failed = failed.inspect(|(job, e)| eprintln!("nacre sim: {job:?}: {e}")).count() > 0;
     let form = Form::of(json, args.shown.markdown, "nacre sim wan --markdown");
-    let shown =
-        show(&wan::report(args.shown.seed, &runs), form, args.shown.plot.as_deref(), || wan::plots(&runs));
+    let shown = show(&wan::report(args.shown.seed, &runs), form, args.shown.plot.as_deref(), || wan::plots(&runs));
     if args.shown.markdown {
         print!("\n{}", wan::DERIVATION);
     }

@@ -165,12 +165,8 @@ pub fn measure(seed: u64, job: Job) -> Result<Outcome, String> {
         Way::Nacre => (CreditsReturn::Taken, CreditsReturn::Taken),
     };
     let link = |latency| LinkOptions { latency, ..LinkOptions::default() };
-    let near = SimNetOptions {
-        link: link(NEAR_LATENCY),
-        credits_return: near_return,
-        seed,
-        ..SimNetOptions::default()
-    };
+    let near =
+        SimNetOptions { link: link(NEAR_LATENCY), credits_return: near_return, seed, ..SimNetOptions::default() };
     let far = SimNetOptions { link: link(path.round_trip() / 2), credits_return: far_return, tcp: Some(tcp), ..near };
     let builder = Cluster::builder().oss(STRIPES).clients(1).routers(1).network(near).client_network_options(far);
     let (bits, stats) = run(seed, LIMIT, builder, move |cluster| async move {
@@ -212,7 +208,8 @@ fn set_up(cluster: &Cluster, way: Way) -> Result<(), String> {
         if cluster.set_param(server, "eager_memory_mb", "0") != 1 {
             return Err(format!("{server:?} has no parameter eager_memory_mb"));
         }
-        if matches!(server, Server::Oss(_)) && cluster.set_param(server, "obdfilter.*.congestion_control", "fix:0") != 1 {
+        if matches!(server, Server::Oss(_)) && cluster.set_param(server, "obdfilter.*.congestion_control", "fix:0") != 1
+        {
             return Err("an OST has no parameter congestion_control".to_owned());
         }
     }

@@ -84,7 +84,8 @@ pub(crate) fn parse(text: &str) -> Result<Point, String> {
         match name {
             "seconds" => {
                 let seconds = value.parse().ok().filter(|n| (1..=3600).contains(n));
-                point.seconds = seconds.ok_or_else(|| format!("{value:?} is not a number of seconds from 1 to 3600"))?;
+                point.seconds =
+                    seconds.ok_or_else(|| format!("{value:?} is not a number of seconds from 1 to 3600"))?;
             }
             "buffer" => {
                 let bytes = nacre_base::size::parse(value, 1).filter(|n| (8192..=WIDE).contains(n));
@@ -139,7 +140,13 @@ pub(crate) fn run(points: &[Point], runs: u32, json: bool) -> Result<(), String>
     bar.finish_and_clear();
     let constants = vec![
         Constant::argument("runs of each point", f64::from(runs), ""),
-        Constant::new("seeds of the model", SEEDS as f64, "", ConstantKind::Physical, "where packets are lost at random"),
+        Constant::new(
+            "seeds of the model",
+            SEEDS as f64,
+            "",
+            ConstantKind::Physical,
+            "where packets are lost at random",
+        ),
     ];
     let experiment = Experiment::live("wan-model", constants, figures);
     let verdict = || println!("The model is within 10 % of the kernel at {good} of {} points.\n", points.len());
@@ -232,7 +239,8 @@ mod tests {
         }
     }
 
-    /// The bounds are what the names of the points say, by the closed forms: B / RTT, and sqrt(3 / (2 p)) packets in a round trip.
+    /// The bounds are what the names of the points say, by the closed forms: B / RTT, of which Linux's writers leave a third free at worst, and
+    /// sqrt(3 / (2 p)) packets in a round trip.
     #[test]
     fn each_point_is_bound_by_what_it_names() {
         for point in &POINTS {
@@ -244,7 +252,7 @@ mod tests {
                 Bound::Buffer => point.buffer as f64 * 8.0 / trip,
                 Bound::SlowStart => continue,
             };
-            assert!((0.7..1.1).contains(&(model / expected)), "{}: {model} for {expected}", point.name());
+            assert!((0.65..1.1).contains(&(model / expected)), "{}: {model} for {expected}", point.name());
         }
     }
 }

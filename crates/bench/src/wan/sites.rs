@@ -79,7 +79,8 @@ impl Sites {
         let hosts = Hosts::new(wanted.congestion_control)?;
         let ends = [&hosts.servers_router, &hosts.client_router].map(|host| host.netns().try_clone());
         let [a, b] = ends;
-        let wan = Wan::open(&plan([wanted.link; 2], SEED)?, [a.map_err(|e| e.to_string())?, b.map_err(|e| e.to_string())?]);
+        let wan =
+            Wan::open(&plan([wanted.link; 2], SEED)?, [a.map_err(|e| e.to_string())?, b.map_err(|e| e.to_string())?]);
         let wan = wan.map_err(|e| e.to_string())?;
         let programs = Programs { dir: &dir, run_dir: &run_dir };
         let processes = programs.start_all(&hosts, wanted.osts)?;

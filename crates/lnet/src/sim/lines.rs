@@ -68,8 +68,15 @@ impl Shared {
         let bytes = (HEADER_LEN + payload_len) as u64;
         let cargo = s.load(message);
         let (bytes_count, payload_count) = (count(bytes), count(payload_len as u64));
-        let mut flight =
-            Box::new(Flight { cargo, bytes: bytes_count, payload_len: payload_count, from, to, lives, unreturned: None });
+        let mut flight = Box::new(Flight {
+            cargo,
+            bytes: bytes_count,
+            payload_len: payload_count,
+            from,
+            to,
+            lives,
+            unreturned: None,
+        });
         let unsent = match s.options.credits_return.waits_for_receiver(payload_len) {
             true => {
                 flight.unreturned = Some(out);
@@ -104,7 +111,9 @@ impl State {
     /// Adds the event that wakes the line next, if there is none as early. Whether the network's task must be woken for it.
     fn schedule_line(&mut self, (from, to): (u32, u32)) -> bool {
         let Some(line) = self.lines.0.get_mut(&(from, to)) else { return false };
-        let Some(next) = line.path.next().filter(|next| line.wakes_at.is_none_or(|at| *next < at)) else { return false };
+        let Some(next) = line.path.next().filter(|next| line.wakes_at.is_none_or(|at| *next < at)) else {
+            return false;
+        };
         line.wakes_at = Some(next);
         self.push(next, Event::Tcp(from, to))
     }

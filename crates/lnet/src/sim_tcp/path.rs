@@ -133,7 +133,6 @@ impl TcpPath {
         self.connections.iter().map(|connection| connection.receiver.next()).sum()
     }
 
-    pub fn debug(&self) -> String { self.connections[1].sender.debug() }
     /// Counts of the link.
     pub fn counts(&self) -> LinkCounts {
         self.link.counts

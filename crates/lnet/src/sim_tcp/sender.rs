@@ -13,9 +13,9 @@
 //! Not modelled: delayed acknowledgements of single packets, ECN, undoing of needless recoveries, and the growth of buffers from small
 //! beginnings, which Linux makes keep ahead of the window.
 
-use super::ranges::Ranges;
 use super::congestion::{Congestion, CongestionControl};
 use super::options::{PAYLOAD, packets_in};
+use super::ranges::Ranges;
 use super::window::Ack;
 use nacre_base::Time;
 use std::collections::VecDeque;
@@ -215,7 +215,6 @@ impl Sender {
         self.is_full = self.buffered < self.offered;
     }
 
-    pub(super) fn debug(&self) -> String { format!("{:?} pipe {} {:?} queued {} {:?}", self.congestion.window, self.pipe, self.usage, self.buffered - self.una, self.phase) }
     fn cwnd(&self) -> u64 {
         self.congestion.window.cwnd as u64
     }

@@ -66,8 +66,20 @@ pub(super) fn fixed() -> Vec<Constant> {
     use ConstantKind::{Fitted, Paper, Physical};
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let all = [
-        ("bohr: Lustre at most", BOHR_BITS as f64 / 1e9, "Gb/s", Fitted, "bohr at 0.1 ms: 6 Gb/s of data; with headers"),
-        ("tait: Lustre at most", TAIT_BITS as f64 / 1e9, "Gb/s", Fitted, "tait at 0.1 ms: 5 Gb/s of data; with headers"),
+        (
+            "bohr: Lustre at most",
+            BOHR_BITS as f64 / 1e9,
+            "Gb/s",
+            Fitted,
+            "bohr at 0.1 ms: 6 Gb/s of data; with headers",
+        ),
+        (
+            "tait: Lustre at most",
+            TAIT_BITS as f64 / 1e9,
+            "Gb/s",
+            Fitted,
+            "tait at 0.1 ms: 5 Gb/s of data; with headers",
+        ),
         ("link", LINK_BITS as f64 / 1e9, "Gb/s", Paper, "10GigE hardware emulator"),
         ("link: queue", mib(QUEUE_BYTES), "MiB", Physical, "assumed; the slides do not tell the emulator's"),
         ("link: losses", 0.0, "", Physical, "assumed: an emulator alone loses nothing but what does not fit"),

@@ -154,8 +154,7 @@ pub fn plots(runs: &[Run]) -> Vec<Plot> {
     let rows = rows(runs);
     let profiles = table::distinct(rows.iter().map(|row| (row.path.host, row.path.control)));
     let plot = |(host, control)| {
-        let of: Vec<&Row> =
-            rows.iter().filter(|row| (row.path.host, row.path.control) == (host, control)).collect();
+        let of: Vec<&Row> = rows.iter().filter(|row| (row.path.host, row.path.control) == (host, control)).collect();
         let line = |name: &str, dashed, bits: &dyn Fn(&Row) -> Option<f64>| Line {
             name: name.to_owned(),
             points: of.iter().enumerate().filter_map(|(n, row)| Some((n, bits(row)? / 1e9))).collect(),
