@@ -84,7 +84,7 @@ pub struct Job {
 /// Result of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
-    /// Bits of data a second that arrived at the OSTs, or at the other end of the TCP connections.
+    /// Bits of data a second that arrived at the servers, or at the other end of the TCP connections.
     pub bits: f64,
     /// Hash of all events in the simulation; 0 for plain TCP.
     pub trace: u64,
@@ -173,9 +173,9 @@ pub fn measure(seed: u64, job: Job) -> Result<Outcome, String> {
         set_up(&cluster, job.way)?;
         let arrived = async {
             cluster.rt().sleep(warm_up).await;
-            let before = written(&cluster);
+            let before = delivered(&cluster);
             cluster.rt().sleep(time).await;
-            Ok::<u64, String>(written(&cluster) - before)
+            Ok::<u64, String>(delivered(&cluster) - before)
         };
         let bytes = tokio::select! {
             biased;
@@ -187,9 +187,10 @@ pub fn measure(seed: u64, job: Job) -> Result<Outcome, String> {
     Ok(Outcome { bits: bits?, trace: stats.trace })
 }
 
-/// Bytes that OSTs have written so far.
-fn written(cluster: &Cluster) -> u64 {
-    (0..STRIPES).map(|oss| cluster.io_stats(Server::Oss(oss)).writes.bytes_total).sum()
+/// Bytes of payload that the servers' network has delivered so far: the data that servers got, and requests and replies, which are a
+/// thousandth of that.
+fn delivered(cluster: &Cluster) -> u64 {
+    cluster.net().stats().bytes
 }
 
 /// Gives all nodes what the slides' had, or leaves them as they are.
