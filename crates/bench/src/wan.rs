@@ -5,6 +5,7 @@
 
 mod factors;
 mod hosts;
+mod model;
 mod names;
 mod sites;
 mod tcp;
@@ -62,6 +63,16 @@ pub(crate) struct WanArgs {
     /// with requests
     #[arg(long, conflicts_with = "hold")]
     factors: bool,
+    /// Measure no file system: compare the TCP of `nacre sim wan`, a model, with the kernel's CUBIC over the link, at twelve points of
+    /// which four each are bound by losses, by slow start and by the send buffer
+    #[arg(long, conflicts_with_all = ["factors", "hold", "names"])]
+    model: bool,
+    /// With --model: runs of each point; their median counts
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "model", value_parser = clap::value_parser!(u32).range(1..=99))]
+    runs: u32,
+    /// With --model: points in place of the twelve, such as rate=100mbit,rtt=45ms,loss=0.1%,seconds=20 or buffer=256k
+    #[arg(long = "point", value_name = "POINT", requires = "model", value_parser = model::parse)]
+    points: Vec<model::Point>,
     /// Measure nothing: leave both sites to other programs, at the first round-trip time, until the standard input ends
     #[arg(long)]
     hold: bool,
@@ -103,6 +114,9 @@ struct Results {
 pub(crate) fn run(args: &WanArgs, json: bool) -> Result<(), String> {
     if args.hold {
         return hold(args);
+    }
+    if args.model {
+        return model::run(&args.points, args.runs, json);
     }
     if let Some(round_trip) = args.names {
         return run_names(args, round_trip, json);
@@ -283,7 +297,7 @@ fn measure(args: &WanArgs, bar: &ProgressBar) -> Result<Results, String> {
         let plain = Plain {
             streams: &args.streams,
             time,
-            window: (2 * args.rate.bytes_in(added)).max(WINDOW_MIN),
+            window: Some((2 * args.rate.bytes_in(added)).max(WINDOW_MIN)),
             congestion_control: args.congestion_control.as_deref(),
         };
         let mut best = [None; 2];

@@ -47,6 +47,7 @@ mod routing;
 mod select;
 mod settings;
 mod sim;
+mod sim_tcp;
 mod status;
 mod stock;
 mod tcp;
@@ -73,7 +74,10 @@ pub use router::{Level, PoolKind, RouterOptions};
 pub use routes::{GatewayState, HOPS_MAX, ParseRouteError, Route, RouteError, Rule};
 pub use routing::{Explanation, RouteStatus, RoutingStatus, Way};
 pub use settings::{GatewayRules, Settings};
-pub use sim::{CreditsReturn, FaultPlan, Framing, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats};
+pub use sim::{
+    CreditsReturn, FaultPlan, Framing, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats, ZERO_COPY_MIN,
+};
+pub use sim_tcp::{CongestionControl, LinkCounts, SimTcp, TcpEvent, TcpLink, TcpPath, Transfer, transfer};
 pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Traffic};
 pub use tcp::TcpListen;
 pub use udsp::{NidSet, UdspError, UdspRule};

@@ -3,13 +3,18 @@
 //! one where bandwidth is limited.
 //!
 //! Unlike TCP it breaks no connection when it loses a message: upper layers resend, as they must over real networks
-//! when a connection breaks. What it does not model is congestion inside the fabric.
+//! when a connection breaks. Congestion inside the fabric is modelled only where messages go over simulated TCP
+//! ([`SimNetOptions::tcp`]); [`lines`] is that case.
+
+mod lines;
 
 use crate::error::LnetError;
 use crate::lnd::{LinkStatus, Lnd, Outbound, Receipt};
 use crate::message::Message;
 use crate::node::LnetNode;
 use crate::packed::Packed;
+use crate::sim_tcp::SimTcp;
+use lines::Lines;
 use nacre_base::{FxHashMap, Network, Nid, Prng, Time};
 use nacre_rt::Rt;
 use parking_lot::{Mutex, MutexGuard};
@@ -37,6 +42,24 @@ pub enum CreditsReturn {
     Delivered,
     /// When the receiver's message arrives that says that it was taken: `o2ib`.
     Taken,
+    /// As [`CreditsReturn::Taken`] for a payload of [`ZERO_COPY_MIN`] bytes or more, and as [`CreditsReturn::Sent`] for others: Lustre's
+    /// `socklnd`, which gives a large payload to the socket without copying it, and keeps it until the receiver has said that it was
+    /// taken.
+    LargeTaken,
+}
+
+/// Least payload that Lustre's `socklnd` does not copy: its `zc_min_payload`.
+pub const ZERO_COPY_MIN: usize = 16 << 10;
+
+impl CreditsReturn {
+    /// Whether a message's credits come back only after it has arrived.
+    fn waits_for_receiver(self, payload_len: usize) -> bool {
+        match self {
+            CreditsReturn::Sent => false,
+            CreditsReturn::Delivered | CreditsReturn::Taken => true,
+            CreditsReturn::LargeTaken => payload_len >= ZERO_COPY_MIN,
+        }
+    }
 }
 
 /// How the network behaves.
@@ -53,6 +76,9 @@ pub struct SimNetOptions {
     pub bandwidth: u64,
     /// What a message needs of a bandwidth, unless [`SimNet::set_framing`] says otherwise.
     pub framing: Framing,
+    /// If set, messages between two nodes go over TCP connections of the nodes' own, on a link of their own in each direction, with the
+    /// latency that the link has when its first message is sent. Bandwidths, framing, jitter and losses of messages then mean nothing.
+    pub tcp: Option<SimTcp>,
     /// Decides what is lost and what is late.
     pub seed: u64,
 }
@@ -117,7 +143,7 @@ pub struct SimNetStats {
 impl Default for SimNetOptions {
     fn default() -> SimNetOptions {
         let (credits_return, link, framing) = Default::default();
-        SimNetOptions { network: Network::SIM, credits_return, link, bandwidth: 0, framing, seed: 0 }
+        SimNetOptions { network: Network::SIM, credits_return, link, bandwidth: 0, framing, tcp: None, seed: 0 }
     }
 }
 
@@ -157,6 +183,7 @@ impl SimNet {
             links: BTreeMap::new(),
             in_order: FxHashMap::default(),
             packets: BTreeMap::new(),
+            lines: Lines::default(),
             cuts: Vec::new(),
             heap: BinaryHeap::new(),
             sequence: 0,
@@ -257,7 +284,8 @@ impl SimNet {
 
     /// Makes `fault` happen now.
     pub fn apply(&self, fault: SimFault) {
-        self.0.state.lock().apply(fault);
+        let wake = self.0.state.lock().apply(fault);
+        self.0.wake(wake);
     }
 
     /// Counts since the beginning.
@@ -346,6 +374,8 @@ struct State {
     packets: BTreeMap<(u32, u32), (u64, u64)>,
     /// When the last message of a link arrives, for links with jitter or lost packets.
     in_order: FxHashMap<(u32, u32), Time>,
+    /// Simulated TCP between nodes; only with [`SimNetOptions::tcp`].
+    lines: Lines,
     cuts: Vec<(BTreeSet<u32>, BTreeSet<u32>)>,
     heap: BinaryHeap<Due>,
     sequence: u64,
@@ -414,6 +444,8 @@ enum Event {
     Arrive(Box<Flight>),
     /// It has been received entirely.
     Deliver(Box<Flight>),
+    /// Something happens on the TCP connections from one node to another.
+    Tcp(u32, u32),
     Fault(Box<SimFault>),
 }
 
@@ -500,10 +532,13 @@ impl Lnd for Port {
                 let delivered_until = {
                     let mut s = net.state.lock();
                     let Some(member) = s.nodes.get(&self.number).filter(|m| m.life == self.life) else { return };
-                    if member.delivered_until <= net.rt.now() {
-                        return s.apply(SimFault::Crash(self.number));
+                    let delivered_until = member.delivered_until.max(s.lines.busy_until(self.number, net.rt.now()));
+                    if delivered_until <= net.rt.now() {
+                        let wake = s.apply(SimFault::Crash(self.number));
+                        drop(s);
+                        return net.wake(wake);
                     }
-                    member.delivered_until
+                    delivered_until
                 };
                 net.rt.sleep_until(delivered_until + Duration::from_nanos(1)).await;
             }
@@ -529,6 +564,9 @@ impl Shared {
         }
         s.tell_watch(now, from);
         let message = out.take_message();
+        if let Some(tcp) = s.options.tcp {
+            return self.send_on_line(s, (from, to), life, tcp, out, message);
+        }
         let bytes = s.nodes.get(&from).map_or(0, |m| m.framing.wire_size(&message));
         let sent = s.leave(from, now, bytes);
         let mut wake = false;
@@ -541,7 +579,7 @@ impl Shared {
                     let (bytes, payload_len) = (count(bytes), count(message.payload.len() as u64));
                     let cargo = s.load(message);
                     let mut flight = Box::new(Flight { cargo, bytes, payload_len, from, to, lives, unreturned: None });
-                    if s.options.credits_return != CreditsReturn::Sent {
+                    if s.options.credits_return.waits_for_receiver(out.payload_len) {
                         flight.unreturned = Some(out);
                         wake |= s.push(arrives, Event::Arrive(flight));
                         drop(s);
@@ -706,7 +744,8 @@ impl State {
         Arrival::Lost(flight.unreturned)
     }
 
-    fn apply(&mut self, fault: SimFault) {
+    /// Makes a fault happen. Returns whether the task must be woken for what comes of it.
+    fn apply(&mut self, fault: SimFault) -> bool {
         match fault {
             SimFault::Partition(a, b) => self.cuts.extend([(a.clone(), b.clone()), (b, a)]),
             SimFault::Cut(from, to) => self.cuts.push((from, to)),
@@ -719,8 +758,10 @@ impl State {
                     (m.sent_until, m.received_until, m.delivered_until) = (Time::ZERO, Time::ZERO, Time::ZERO);
                 }
                 self.in_order.retain(|(from, to), _| *from != number && *to != number);
+                return self.cut_lines(number);
             }
         }
+        false
     }
 }
 
@@ -768,9 +809,17 @@ fn handle(net: &Arc<Shared>, mut s: MutexGuard<'_, State>, event: Event, now: Ti
             let peer = out.next_hop;
             return out.complete(Err(LnetError::PeerDown(peer)));
         }
-        Event::Fault(fault) => return s.apply(*fault),
+        Event::Fault(fault) => {
+            s.apply(*fault);
+            return;
+        }
         Event::Arrive(flight) => s.arrive(flight, now),
         Event::Deliver(flight) => s.deliver(flight, now),
+        Event::Tcp(from, to) => {
+            // The events that come of it are due, or later than this one.
+            s.advance_line((from, to), now);
+            return;
+        }
     };
     let (network, credits_return) = (s.options.network, s.options.credits_return);
     let taking = match &arrival {
@@ -786,7 +835,7 @@ fn handle(net: &Arc<Shared>, mut s: MutexGuard<'_, State>, event: Event, now: Ti
             let Flight { cargo, from, to, unreturned, .. } = *flight;
             let message = cargo.message();
             let receipt = match (unreturned, credits_return) {
-                (Some(out), CreditsReturn::Taken) => {
+                (Some(out), CreditsReturn::Taken | CreditsReturn::LargeTaken) => {
                     let net = Arc::downgrade(net);
                     Receipt::new(move || match net.upgrade() {
                         Some(net) => net.return_credits(out, back),

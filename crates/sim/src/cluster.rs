@@ -31,6 +31,8 @@ pub struct Builder {
     /// The clocks of nodes are wrong by up to this much.
     clock_error: Duration,
     network: SimNetOptions,
+    /// The clients' network behind routers, if it differs from the servers'.
+    client_network: Option<SimNetOptions>,
     storage: MemOptions,
     /// Storage of the OSTs, if it differs.
     ost_storage: Option<MemOptions>,
@@ -152,6 +154,7 @@ impl Cluster {
             routers: 0,
             clock_error: Duration::ZERO,
             network: SimNetOptions::default(),
+            client_network: None,
             storage: MemOptions::default(),
             ost_storage: None,
             client_params: true,
@@ -577,6 +580,12 @@ impl Builder {
     /// Behaviour of the network.
     pub fn network(mut self, options: SimNetOptions) -> Builder {
         self.network = options;
+        self
+    }
+
+    /// Behaviour of the clients' network behind routers, if it differs. Its number is the servers' network's and one more.
+    pub fn client_network_options(mut self, options: SimNetOptions) -> Builder {
+        self.client_network = Some(options);
         self
     }
 

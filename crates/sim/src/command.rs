@@ -16,6 +16,7 @@ use crate::scale::Crowd;
 use crate::scenario::{Trouble, run_seed};
 use crate::shared_file::{self, AUTOMATIC, Load, Medium, Policy, RECORD_MAX, Row};
 use crate::sharing::{self, Hazard};
+use crate::wan;
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use nacre_experiment::Experiment;
@@ -190,6 +191,56 @@ enum SimCommand {
     Journal(JournalArgs),
     /// Many clients that write at once to one OST whose disk seeks, with windows that are fixed or that the OST grants
     CongestionControl(CongestionArgs),
+    /// A client that writes over 10 Gb/s and up to 366 ms through an LNet router, with Lustre's fixed credits and with Nacre's own, beside
+    /// plain TCP
+    #[command(long_about = WAN_ABOUT)]
+    Wan(WanArgs),
+}
+
+/// What `nacre sim wan --help` says first.
+const WAN_ABOUT: &str = "\
+Repeats \"Lustre over the wide area through LNet routers\" in virtual time, at its size: a client writes through an LNet router over a link of \
+10 Gb/s to eight OSTs, at seven round-trip times. The client, OSTs, LNet and the router are Nacre's own code; the link and the hosts' TCP are a \
+model, with CUBIC or H-TCP, send and receive buffers, and a queue that drops what does not fit.
+
+Each row is a host, a congestion control and a round trip. Its figures are:
+  Lustre            Nacre's code with Lustre's 8 peer credits, 256 RPC credits, one bulk connection, and data that servers ask for
+  min(host, B/T)    what should come of that: B bytes under way for T seconds (docs/measurements/sim-wan.md derives both)
+  TCP               the best of plain TCP with 1, 8 and 16 connections, without the host's limit
+  Nacre             Nacre with nothing set, without the host's limit
+
+bohr has TCP buffers for 200 ms and moves 6 Gb/s, tait has Linux's buffers and moves 5 Gb/s. These two limits are fitted; figures that \
+follow from them are marked as predicted, and as MISSED if they are not within their tolerance.
+
+All of it takes some minutes of CPU time.";
+
+/// Arguments of `nacre sim wan`. The default is the slides' paths.
+#[derive(Args, Debug)]
+struct WanArgs {
+    /// Hosts
+    #[arg(long = "host", value_delimiter = ',', default_value = "bohr,tait")]
+    hosts: Vec<wan::Host>,
+    /// Congestion controls of all hosts: cubic, htcp
+    #[arg(long = "congestion-control", value_name = "NAME,...", value_delimiter = ',', default_value = "cubic,htcp", value_parser = parse_control)]
+    controls: Vec<nacre_lnet::CongestionControl>,
+    /// Round-trip times in milliseconds
+    #[arg(long, value_name = "MS,...", value_delimiter = ',', default_values_t = wan::ROUND_TRIPS_MS, value_parser = parse_round_trip)]
+    rtts: Vec<f64>,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+fn parse_control(text: &str) -> Result<nacre_lnet::CongestionControl, String> {
+    match text {
+        "cubic" => Ok(nacre_lnet::CongestionControl::Cubic),
+        "htcp" => Ok(nacre_lnet::CongestionControl::HTcp),
+        _ => Err(format!("{text:?} is neither cubic nor htcp")),
+    }
+}
+
+fn parse_round_trip(text: &str) -> Result<f64, String> {
+    let milliseconds = text.parse().ok().filter(|ms| (0.01..=2000.0).contains(ms));
+    milliseconds.ok_or_else(|| format!("{text:?} is not a time from 0.01 to 2000 milliseconds"))
 }
 
 /// Arguments that all experiments have.
@@ -408,6 +459,7 @@ pub fn main(args: SimArgs) -> ExitCode {
         SimCommand::PingStorm(experiment) => ping_storms(&experiment, args.json),
         SimCommand::CongestionControl(experiment) => congestion_controls(&experiment, args.json),
         SimCommand::LiveStorm(experiment) => live_storms(&experiment, args.json),
+        SimCommand::Wan(experiment) => wans(&experiment, args.json),
     }
 }
 
@@ -796,6 +848,22 @@ fn congestion_stories(args: &CongestionArgs, json: bool) -> ExitCode {
     let has_failed = failed.inspect(|e| eprintln!("nacre sim: {e}")).count() > 0;
     let form = Form::of(json, args.shown.markdown, &args.story_command());
     let shown = show(&report(seed, &runs, alone.ok().flatten()), form, None, Vec::new);
+    if has_failed { ExitCode::FAILURE } else { shown }
+}
+
+fn wans(args: &WanArgs, json: bool) -> ExitCode {
+    let jobs = wan::jobs(&args.hosts, &args.controls, &args.rtts);
+    let runs = side_by_side(&jobs, "wan", |job| {
+        let measured = std::panic::catch_unwind(|| wan::measure(args.shown.seed, *job));
+        (*job, measured.unwrap_or_else(|panic| Err(text_of(&*panic))))
+    });
+    let failed = runs.iter().filter_map(|(job, outcome)| Some((job, outcome.as_ref().err()?)));
+    let has_failed = failed.inspect(|(job, e)| eprintln!("nacre sim: {job:?}: {e}")).count() > 0;
+    let form = Form::of(json, args.shown.markdown, "nacre sim wan --markdown");
+    let shown = show(&wan::report(args.shown.seed, &runs), form, args.shown.plot.as_deref(), || wan::plots(&runs));
+    if args.shown.markdown {
+        print!("\n{}", wan::DERIVATION);
+    }
     if has_failed { ExitCode::FAILURE } else { shown }
 }
 

@@ -1,6 +1,6 @@
 //! Nacre in virtual time: clusters of the production code on a simulated network and simulated disks, workloads that a
 //! POSIX model checks, faults, and the commands `nacre sim
-//! smoke|sweep|locks|crashes|away|liveness|distance|replay|scale|shared-file|journal|ping-storm|live-storm|culprits`.
+//! smoke|sweep|locks|crashes|away|liveness|distance|replay|scale|shared-file|journal|ping-storm|live-storm|culprits|wan`.
 //!
 //! A run is determined by its seed, on every machine; a failure prints the command that repeats it. What must not be
 //! here: code that production runs.
@@ -27,4 +27,5 @@ pub mod scale;
 pub mod scenario;
 pub mod shared_file;
 pub mod sharing;
+pub mod wan;
 pub mod workload;

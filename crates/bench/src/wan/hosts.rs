@@ -3,7 +3,9 @@
 use crate::places::{self, Running};
 use nacre_wan_link::edge::failure::Failure;
 use nacre_wan_link::edge::netns::Netns;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A host. Its network ends with it.
 pub(crate) struct Host {
@@ -54,6 +56,19 @@ impl Host {
     fn ip(&self, command: &str) -> Result<(), String> {
         self.output(Command::new("ip").args(command.split(' '))).map(drop)
     }
+}
+
+/// Time of a round trip from a host to an address of another one: the least of several handshakes of TCP.
+pub(crate) fn round_trip(from: &Host, to: &Host, address: &str) -> Result<Duration, String> {
+    let failed = |e: std::io::Error| format!("a handshake over the link failed: {e}");
+    let listener = to.run(|| TcpListener::bind((address, 0)).map_err(failed))?;
+    let to = listener.local_addr().map_err(failed)?;
+    let connect = || {
+        let begin = Instant::now();
+        TcpStream::connect(to).map_err(failed).map(|_| begin.elapsed())
+    };
+    let trips = from.run(|| (0..5).map(|_| connect()).collect::<Result<Vec<_>, _>>())?;
+    trips.into_iter().min().ok_or_else(|| "no round trip was measured".to_owned())
 }
 
 /// Joins two hosts by a cable that is as fast as the machine. Each end has its own address, and its network's name.

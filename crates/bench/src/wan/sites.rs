@@ -7,7 +7,7 @@ use nacre_wan_link::edge::wan::Wan;
 use nacre_wan_link::link::{Change, Link};
 use nacre_wan_link::plan::{Address, End, Plan};
 use std::fs::File;
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -79,7 +79,8 @@ impl Sites {
         let hosts = Hosts::new(wanted.congestion_control)?;
         let ends = [&hosts.servers_router, &hosts.client_router].map(|host| host.netns().try_clone());
         let [a, b] = ends;
-        let wan = Wan::open(&plan(wanted.link)?, [a.map_err(|e| e.to_string())?, b.map_err(|e| e.to_string())?]);
+        let wan =
+            Wan::open(&plan([wanted.link; 2], SEED)?, [a.map_err(|e| e.to_string())?, b.map_err(|e| e.to_string())?]);
         let wan = wan.map_err(|e| e.to_string())?;
         let programs = Programs { dir: &dir, run_dir: &run_dir };
         let processes = programs.start_all(&hosts, wanted.osts)?;
@@ -129,15 +130,7 @@ impl Sites {
 
     /// Time of a round trip between the routers: the least of several handshakes of TCP.
     pub(crate) fn measure_rtt(&self) -> Result<Duration, String> {
-        let failed = |e: std::io::Error| format!("a handshake over the link failed: {e}");
-        let listener = self.hosts.servers_router.run(|| TcpListener::bind((NEAR_SERVERS, 0)).map_err(failed))?;
-        let to = listener.local_addr().map_err(failed)?;
-        let connect = || {
-            let begin = Instant::now();
-            TcpStream::connect(to).map_err(failed).map(|_| begin.elapsed())
-        };
-        let trips = self.hosts.client_router.run(|| (0..5).map(|_| connect()).collect::<Result<Vec<_>, _>>())?;
-        trips.into_iter().min().ok_or_else(|| "no round trip was measured".to_owned())
+        hosts::round_trip(&self.hosts.client_router, &self.hosts.servers_router, NEAR_SERVERS)
     }
 
     /// Drops what the client has cached, its locks with it, and the kernel's clean pages.
@@ -177,15 +170,15 @@ impl Hosts {
     }
 }
 
-/// The link between the routers.
-fn plan(link: Link) -> Result<Plan, String> {
-    link.check().map_err(|e| e.to_string())?;
+/// The link between the routers: from the servers' to the client's, and back.
+pub(crate) fn plan(links: [Link; 2], seed: u64) -> Result<Plan, String> {
+    links.iter().try_for_each(|link| link.check().map_err(|e| e.to_string()))?;
     let end = |address: &str| {
         let ip: IpAddr = address.parse().map_err(|_| format!("{address} is no address"))?;
         Ok::<_, String>(End { netns: String::new(), addresses: vec![Address { ip, prefix: 24 }] })
     };
     let ends = [end(NEAR_SERVERS)?, end(NEAR_CLIENT)?];
-    Ok(Plan { name: "wan0".to_owned(), ends, links: [link; 2], seed: SEED })
+    Ok(Plan { name: "wan0".to_owned(), ends, links, seed })
 }
 
 /// This program in its roles, with storage, logs and control sockets in directories of their own.

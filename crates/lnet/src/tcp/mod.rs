@@ -40,6 +40,7 @@ use nacre_base::{Errno, FxHashMap, Network, Nid};
 use nacre_rt::{Rt, Task};
 use parking_lot::Mutex;
 use path::Path;
+pub(crate) use path::connections_of;
 use refusals::Refusals;
 pub(crate) use socket::check as check_tunables;
 use std::collections::VecDeque;

@@ -55,13 +55,17 @@ impl Path {
 
     /// Bulk connections that the path is worth, in each direction.
     pub(super) fn connections(&self) -> u32 {
-        let least = self.samples.iter().flatten().min().copied().unwrap_or_default();
-        if !is_long(least) {
-            return 1;
-        }
-        let wanted = least.as_nanos().div_ceil(ROUND_TRIP_OF_ONE.as_nanos());
-        u32::try_from(wanted).unwrap_or(CONNECTIONS_MAX).clamp(1, CONNECTIONS_MAX)
+        connections_of(self.samples.iter().flatten().min().copied().unwrap_or_default())
     }
+}
+
+/// Bulk connections that a path with this round trip is worth, in each direction.
+pub(crate) fn connections_of(round_trip: Duration) -> u32 {
+    if !is_long(round_trip) {
+        return 1;
+    }
+    let wanted = round_trip.as_nanos().div_ceil(ROUND_TRIP_OF_ONE.as_nanos());
+    u32::try_from(wanted).unwrap_or(CONNECTIONS_MAX).clamp(1, CONNECTIONS_MAX)
 }
 
 #[cfg(test)]

@@ -56,7 +56,8 @@ impl Builder {
     /// The clients' network, if it is not the servers'.
     pub(super) fn client_network(&self) -> SimNetOptions {
         let network = Network { number: self.network.network.number + 1, ..self.network.network };
-        SimNetOptions { network, seed: !self.network.seed, ..self.network }
+        let own = self.client_network.unwrap_or(self.network);
+        SimNetOptions { network, seed: !own.seed, ..own }
     }
 
     pub(super) fn start_router(&self, rt: &Rt, nets: Nets<'_>, index: u32) -> Node {
