@@ -232,13 +232,6 @@ fn measure_factor(
     direction: Direction,
 ) -> Result<(f64, f64), String> {
     let added = added(rtt);
-    let each = (args.rate.bytes_in((added * ROUND_TRIPS).max(TIME_MIN)) / FACTOR_JOBS as u64)
-        .next_multiple_of(load::BLOCK as u64);
-    sites.drop_caches()?;
-    let moved = match direction {
-        Direction::Write => load::write(dir, FACTOR_JOBS, each, Cache::Default),
-        Direction::Read => load::read(dir, FACTOR_JOBS, each, Cache::Default),
-    };
     let conditions = Conditions {
         rate: args.rate.bits() as f64 / 8.0,
         round_trip: added,
@@ -246,7 +239,16 @@ fn measure_factor(
         osts: FACTOR_JOBS.min(args.osts.into()),
         window_max: window_max()?,
     };
-    Ok((moved.map_err(|e| format!("{}: {e}", factor.name()))?, factor.model(&conditions)))
+    // As much as should be moved in the time, because a factor may leave little of the rate.
+    let model = factor.model(&conditions);
+    let bytes = (model * (added * ROUND_TRIPS).max(TIME_MIN).as_secs_f64()) as u64;
+    let each = (bytes / FACTOR_JOBS as u64).next_multiple_of(load::BLOCK as u64).max(load::BLOCK as u64);
+    sites.drop_caches()?;
+    let moved = match direction {
+        Direction::Write => load::write(dir, FACTOR_JOBS, each, Cache::Default),
+        Direction::Read => load::read(dir, FACTOR_JOBS, each, Cache::Default),
+    };
+    Ok((moved.map_err(|e| format!("{}: {e}", factor.name()))?, model))
 }
 
 /// Plain TCP with socket buffers or a congestion control that were set; none for other factors, which plain TCP does not have.

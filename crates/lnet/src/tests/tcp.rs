@@ -671,8 +671,8 @@ async fn settings_hold_for_the_connections_that_there_are_and_those_to_come() {
     client.tune_tcp(Network::TCP, size(32_768, None)).unwrap();
     // The kernel doubles what it is given.
     let (of_server, of_client) = ((131_072, 131_072, "reno".to_owned()), (65_536, 65_536, of_host.clone()));
-    assert_eq!(sockets(&server, client_nid), [of_server.clone()]);
-    assert_eq!(sockets(&client, server_nid), [of_client.clone()]);
+    assert_eq!(sockets(&server, client_nid), std::slice::from_ref(&of_server));
+    assert_eq!(sockets(&client, server_nid), std::slice::from_ref(&of_client));
 
     let data = pattern(1 << 20);
     let _source = server.expose_source(&[client_nid], 1, data.clone());
