@@ -264,11 +264,11 @@ fn plain_with(
     let plain = match factor {
         Factor::Buffers(size) => {
             let congestion_control = args.congestion_control.as_deref();
-            Plain { streams: &[1], time, window: size.allowed(window_max()?), congestion_control }
+            Plain { streams: &[1], time, window: Some(size.allowed(window_max()?)), congestion_control }
         }
         Factor::CongestionControl(name) => {
             let window = (2 * args.rate.bytes_in(added)).max(WINDOW_MIN);
-            Plain { streams: &args.streams, time, window, congestion_control: Some(name) }
+            Plain { streams: &args.streams, time, window: Some(window), congestion_control: Some(name) }
         }
         _ => return Ok(None),
     };

@@ -219,7 +219,8 @@ impl Game {
                 }
             }
             1 => {
-                let below = if prng.one_in(2) { vec![name(*prng.pick(&NAMES))] } else { Vec::new() };
+                let further = *prng.pick(&NAMES);
+                let below = if prng.one_in(2) { vec![name(further)] } else { Vec::new() };
                 let ahead = *prng.pick(&[0, READPAGE_MAX]);
                 let body = GetattrName {
                     parent: fid,
