@@ -8,8 +8,11 @@
 //! The servers' windows do not prevent that, because they follow what a server can do. Rate and bound find each other as in BBR (RFC draft
 //! cardwell-iccrg-bbr-congestion-control): a bound that is too small fills itself, the rate that it allows doubles it, and it stops growing when the way is full.
 
+use crate::inodes::ahead::LOOKUP_AHEAD_KB_MAX;
 use nacre_base::Time;
 use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -22,8 +25,9 @@ const ROUND_TRIPS: u32 = 2;
 /// The most bytes of one flow that are under way: before anything was measured, and the least of it later.
 const FIRST_MOST: u64 = 32 << 20;
 const LEAST_MOST: u64 = 16 << 20;
-/// And otherwise so many times what the way holds. Data moves in requests, whose ends the client sees late.
-const MOST_OF_WAY: u64 = 3;
+/// And otherwise so many times what the way holds. A request is under way for two round trips if its server asks for the data, and waits
+/// for credits before and for its reply after.
+const MOST_OF_WAY: u64 = 6;
 
 /// Requests that share room on a way. Those for which the OST takes the lock may wait there until this client has written what it holds
 /// under a lock, so they must not keep room from that.
@@ -49,11 +53,20 @@ impl Flow {
     }
 }
 
-/// The ways of a mount, and who waits for room on them.
-#[derive(Debug, Default)]
+/// The ways of a mount, who waits for room on them, and what is brought ahead over them.
+#[derive(Debug)]
 pub(crate) struct Far {
     ways: Mutex<FarWays>,
     room: [Notify; FLOWS],
+    /// Most KiB of directories' entries that a lookup may bring ahead.
+    pub(crate) lookup_ahead_kb: Arc<AtomicU64>,
+}
+
+impl Default for Far {
+    fn default() -> Far {
+        let (ways, room) = Default::default();
+        Far { ways, room, lookup_ahead_kb: Arc::new(AtomicU64::new(LOOKUP_AHEAD_KB_MAX)) }
+    }
 }
 
 /// A request's room on a way.
@@ -187,7 +200,7 @@ mod tests {
         assert!(ways.enter(Flow::Write, MIB, true), "others wait for it");
         (0..=FIRST_MOST / MIB).for_each(|_| ways.leave(Flow::Write, MIB));
         stream(&mut ways, 10_000, 1000, MIB);
-        assert_eq!(fill(&mut ways, Flow::Write), 30, "the way holds 10 MiB");
+        assert_eq!(fill(&mut ways, Flow::Write), 60, "the way holds 10 MiB");
         assert!(!ways.enter(Flow::Write, MIB, false));
         ways.leave(Flow::Write, MIB);
         assert!(ways.enter(Flow::Write, MIB, false));

@@ -4,7 +4,6 @@
 use crate::cache::memory::Memory;
 use crate::fids::Fids;
 use crate::flock::LockCalls;
-use crate::inodes::ahead::LOOKUP_AHEAD_KB_MAX;
 use crate::jobs::{JobId, JobSettings, Program};
 use crate::lmv::Lmv;
 use crate::lock_params::LockOwner;
@@ -36,7 +35,6 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::pin::pin;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -201,7 +199,6 @@ impl Client {
             callbacks: Arc::default(),
             memory: Arc::new(Memory::new(config.cached_bytes)),
             far: OnceLock::new(),
-            lookup_ahead_kb: Arc::new(AtomicU64::new(LOOKUP_AHEAD_KB_MAX)),
             rules: Rules::default(),
             rt,
         });

@@ -19,7 +19,6 @@ use nacre_base::{Faults, Uuid};
 use nacre_ptlrpc::{Refusals, RpcNode, Servers};
 use nacre_rt::Rt;
 use nacre_wire::ldlm::callback_target;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 /// The mount, as its connections need to know it.
@@ -43,10 +42,8 @@ pub(crate) struct Mount {
     pub(crate) callbacks: Arc<Callbacks>,
     /// Cached file data.
     pub(crate) memory: Arc<Memory>,
-    /// The ways to OSTs far away. Made when the client first reads from or writes to such an OST.
+    /// The ways to servers far away. Made when the client first uses one, or when parameters are added.
     pub(crate) far: OnceLock<Box<Far>>,
-    /// Most KiB of directories' entries that a lookup over a distance may bring ahead.
-    pub(crate) lookup_ahead_kb: Arc<AtomicU64>,
     pub(crate) rules: Rules,
 }
 

@@ -115,7 +115,7 @@ fn add_statahead(params: &Params, llite: &str, client: &Client) {
         Ok(())
     };
     params.add_rw(format!("{llite}.statahead_max"), move || shown.max(), set_max);
-    let lookup_ahead = client.mount.lookup_ahead_kb.clone();
+    let lookup_ahead = client.mount.far().lookup_ahead_kb.clone();
     params.add_number(format!("{llite}.lookup_ahead_kb"), lookup_ahead, 0..=LOOKUP_AHEAD_KB_MAX);
     params.add_number(format!("{llite}.statahead_agl"), client.statahead().agl.clone(), 0..=1);
     let (shown, cleared) = (client.statahead().clone(), client.statahead().clone());

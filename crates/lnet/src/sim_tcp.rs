@@ -15,6 +15,7 @@ mod cubic;
 mod htcp;
 mod link;
 mod options;
+mod packets;
 mod path;
 mod ranges;
 mod receiver;

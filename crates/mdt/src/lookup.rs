@@ -1,41 +1,37 @@
 //! MDS_GETATTR_NAME: looks names up for a client, one or a whole path, and grants locks under which the client may believe the answer. Over
 //! a long way the reply brings the entries of directories, too ([`ops::ahead`]).
 
-use crate::mdt::Mdt;
+use crate::inode_locks::Locks;
 use crate::ops::{self, Context};
 use nacre_base::{Errno, Fid};
-use nacre_ptlrpc::{Export, Response, ServerRequest};
+use nacre_ptlrpc::Export;
 use nacre_wire::mds::{AttrReply, DirectoryPage, GetattrName, LookupReply, NameBelow};
 use std::sync::Arc;
 
 /// Most names looked up below the first one for one request. A longer path takes several.
 const BELOW_MAX: usize = 64;
 
-pub(crate) async fn handle_lookup(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
-    let r: GetattrName = mdt.squash.decode(&request)?;
-    let lookup = Lookup { mdt, export: &request.export, r: &r };
-    let reply = mdt.read(&r.cred, |cx| {
-        let first = lookup.name(cx, r.parent, &r.name)?;
-        let below = lookup.below(cx, &first);
-        let last = below.last().unwrap_or(&first).found.as_ref();
-        let pages = last.map_or_else(Vec::new, |last| lookup.pages(cx, last));
-        Ok(LookupReply { found: first.found, parent_lock: first.parent_lock, below, pages })
-    });
-    Ok(Response::new(&reply.await?))
-}
-
 /// A request, and who sent it.
-struct Lookup<'a> {
-    mdt: &'a Mdt,
-    export: &'a Arc<Export>,
-    r: &'a GetattrName,
+pub(crate) struct Lookup<'a> {
+    pub(crate) locks: &'a Locks,
+    pub(crate) export: &'a Arc<Export>,
+    pub(crate) r: &'a GetattrName,
 }
 
 impl Lookup<'_> {
+    /// Answers the request.
+    pub(crate) fn reply(&self, cx: &Context<'_>) -> Result<LookupReply, Errno> {
+        let first = self.name(cx, self.r.parent, &self.r.name)?;
+        let below = self.below(cx, &first);
+        let last = below.last().unwrap_or(&first).found.as_ref();
+        let pages = last.map_or_else(Vec::new, |last| self.pages(cx, last));
+        Ok(LookupReply { found: first.found, parent_lock: first.parent_lock, below, pages })
+    }
+
     /// Looks up one name. ENOENT for a name that does not exist, unless the client wants a lock on the directory, under which it may
     /// believe that.
     fn name(&self, cx: &Context<'_>, parent: Fid, name: &[u8]) -> Result<NameBelow, Errno> {
-        let locks = &self.mdt.locks;
+        let locks = self.locks;
         let found = match ops::getattr::lookup(cx, parent, name) {
             Ok(found) => Some(locks.grant_found(self.export, found, self.r.want)),
             // The directory exists, only the name does not.
@@ -67,7 +63,7 @@ impl Lookup<'_> {
         }
         let mut pages = ops::ahead::pages(cx, last.attr.fid, self.r.ahead);
         for DirectoryPage { fid, page } in &mut pages {
-            self.mdt.locks.grant_page(self.export, *fid, page, (self.r.want, self.r.want_parent));
+            self.locks.grant_page(self.export, *fid, page, (self.r.want, self.r.want_parent));
         }
         pages
     }

@@ -4,7 +4,7 @@
 use crate::inode_locks::{Attempt, Held, Locks};
 use crate::lfsck::task::Lfsck;
 use crate::linger::{self, LINGER, Lingering};
-use crate::lookup;
+use crate::lookup::Lookup;
 use crate::opens::OpenHandles;
 use crate::ops::changed::Changed;
 use crate::ops::close::changes;
@@ -30,8 +30,8 @@ use nacre_wire::attr::{Credentials, StatFs, statfs_state};
 use nacre_wire::connect::{ConnectData, ConnectRequest, connect_flags};
 use nacre_wire::header::Versions;
 use nacre_wire::mds::{
-    AttrReply, Close, Fid2path, Fid2pathReply, Getattr, Getxattr, NAME_MAX, Open, OpenReply, Readpage, Reint,
-    ReintRecord, RenameReply, RootReply, Sync, XattrReply,
+    AttrReply, Close, Fid2path, Fid2pathReply, Getattr, GetattrName, Getxattr, NAME_MAX, Open, OpenReply, Readpage,
+    Reint, ReintRecord, RenameReply, RootReply, Sync, XattrReply,
 };
 use nacre_wire::mgs::TargetReg;
 use nacre_wire::{Field, Opcode};
@@ -57,7 +57,7 @@ pub struct Mdt {
     target: Arc<Target>,
     mgc: Arc<Mgc>,
     servers: Servers,
-    pub(crate) squash: Squash,
+    squash: Squash,
     reints: ReintTallies,
     host: String,
     /// Changed only by the operation that has its turn at the running transaction, so that it agrees with the tables.
@@ -591,7 +591,7 @@ impl Service for Mdt {
         const CLIENT: Roles = Roles::CLIENT;
         static TABLE: &[Handler<Mdt>] = &[
             line(MdsGetattr, "getattr", Reads, CLIENT, |m, r| Box::pin(handle_getattr(m, r))),
-            line(MdsGetattrName, "getattr", Reads, CLIENT, |m, r| Box::pin(lookup::handle_lookup(m, r))),
+            line(MdsGetattrName, "getattr", Reads, CLIENT, |m, r| Box::pin(handle_lookup(m, r))),
             line(MdsOpen, "open", Changes, CLIENT, |m, r| Box::pin(handle_open(m, r))),
             line(MdsClose, "close", Changes, CLIENT, |m, r| Box::pin(handle_close(m, r))),
             line(MdsReint, "", Changes, CLIENT, |m, r| Box::pin(handle_reint(m, r))),
@@ -673,6 +673,12 @@ async fn handle_getattr(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<R
         Ok(mdt.locks.grant_found(&request.export, found, r.want))
     });
     Ok(Response::new(&found.await?))
+}
+
+async fn handle_lookup(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {
+    let r: GetattrName = mdt.squash.decode(&request)?;
+    let lookup = Lookup { locks: &mdt.locks, export: &request.export, r: &r };
+    Ok(Response::new(&mdt.read(&r.cred, |cx| lookup.reply(cx)).await?))
 }
 
 async fn handle_open(mdt: &Arc<Mdt>, request: Box<ServerRequest>) -> Result<Response, Errno> {

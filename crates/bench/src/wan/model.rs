@@ -239,8 +239,8 @@ mod tests {
         }
     }
 
-    /// The bounds are what the names of the points say, by the closed forms: B / RTT, of which Linux's writers leave a third free at worst, and
-    /// sqrt(3 / (2 p)) packets in a round trip.
+    /// The bounds are what the names of the points say, by the closed forms: B / RTT, of which Linux's writers leave a third free at worst, less
+    /// the time of slow start, and sqrt(3 / (2 p)) packets in a round trip.
     #[test]
     fn each_point_is_bound_by_what_it_names() {
         for point in &POINTS {
@@ -252,7 +252,7 @@ mod tests {
                 Bound::Buffer => point.buffer as f64 * 8.0 / trip,
                 Bound::SlowStart => continue,
             };
-            assert!((0.65..1.1).contains(&(model / expected)), "{}: {model} for {expected}", point.name());
+            assert!((0.6..1.1).contains(&(model / expected)), "{}: {model} for {expected}", point.name());
         }
     }
 }

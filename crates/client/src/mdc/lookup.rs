@@ -90,6 +90,12 @@ impl Mdc {
         }
     }
 
+    /// Bytes of entries that a lookup over a distance may bring ahead.
+    fn ahead_budget(&self) -> u32 {
+        let limit = self.connection.mount().far().lookup_ahead_kb.load(Ordering::Relaxed).min(LOOKUP_AHEAD_KB_MAX);
+        self.inodes().ahead_budget().min((limit << 10) as u32)
+    }
+
     /// Asks the MDT for one or more names, each in the directory to which the one before it leads, and keeps the reply. Over a distance it
     /// brings entries of directories, too.
     async fn look_up(
@@ -101,9 +107,7 @@ impl Mdc {
     ) -> Result<LookupReply, Errno> {
         let owned: Vec<Bytes> = names.iter().map(|name| Bytes::copy_from_slice(name)).collect();
         let (name, below) = owned.split_first().ok_or(Errno::EINVAL)?;
-        let limit = self.connection.mount().lookup_ahead_kb.load(Ordering::Relaxed).min(LOOKUP_AHEAD_KB_MAX) as u32;
-        let wants_ahead = limit > 0 && self.connection.far().is_some();
-        let ahead = if wants_ahead { self.inodes().ahead_budget().min(limit << 10) } else { 0 };
+        let ahead = self.connection.far().map_or(0, |_| self.ahead_budget());
         let (cred, name, below) = (cred.clone(), name.clone(), below.to_vec());
         let asking = self.ask();
         let body = GetattrName { cred, parent, name, want: ALL, want_parent: ALL, below, ahead };

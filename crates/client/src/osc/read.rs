@@ -161,7 +161,6 @@ impl Osc {
             self.locks.lock().vanished(guard.id);
         }
         let (replies, attr) = self.or_lost(guard, answer)?;
-        self.note_moved(fill.request.extents.iter().map(|extent| extent.end - extent.start).sum());
         let now = self.now();
         {
             let mut state = object.state.lock();

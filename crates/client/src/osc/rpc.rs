@@ -91,6 +91,7 @@ impl Osc {
                 _ => self.connection.call_once::<ReadReply>(call.0, call.1, call.2).await?,
             };
             let data = if self.corrupts("osc.read.corrupt") { damaged(&reply.data) } else { reply.data };
+            self.note_moved(data.len() as u64);
             let replies = scatter(&body.extents, &reply.body.lens, &data).ok_or(Errno::EPROTO)?;
             match reply.body.checksum {
                 Some(told) if checksum && told != crc32c(&data) => {
@@ -178,7 +179,10 @@ impl Osc {
                     self.warn_mismatch("write", of.object, body.extents[0].offset, data.len());
                 }
                 Err(e) => return Err(e),
-                Ok(reply) => return Ok(reply.body),
+                Ok(reply) => {
+                    self.note_moved(data.len() as u64);
+                    return Ok(reply.body);
+                }
             }
         }
         Err(Errno::EIO)

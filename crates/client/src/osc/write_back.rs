@@ -312,7 +312,6 @@ impl Osc {
         let whole = object.without_truncation(LockId(out.write.lock)).await;
         let mut answer = self.write_unless_evicted(&out.write, evictions).await;
         drop(whole);
-        self.note_moved(out.write.extents.iter().map(|(_, data)| data.len() as u64).sum());
         if answer.as_ref().err() == Some(&Errno::ESTALE) && out.write.lock != 0 {
             // The server was restarted, and has no such lock.
             self.locks.lock().vanished(LockId(out.write.lock));

@@ -172,7 +172,7 @@ impl HyStart {
 
 #[cfg(test)]
 mod tests {
-    use super::super::options::PAYLOAD;
+    use super::super::packets::PAYLOAD;
     use super::*;
 
     /// Grows a window with one acknowledgement for each packet, evenly over each round trip, for so long. Losses come after each

@@ -1,6 +1,7 @@
 //! The link: a rate, a drop-tail queue before it, packets lost at random behind it, and a delay. It works like the emulator `wan-link`.
 
-use super::options::{PACKET, PAYLOAD, TcpLink, packets_in};
+use super::options::TcpLink;
+use super::packets::{PACKET, PAYLOAD, packets_in};
 use nacre_base::{Prng, Time};
 use std::time::Duration;
 

@@ -1,13 +1,9 @@
-//! Properties of hosts and of the link between them, and the sizes of packets.
+//! Properties of hosts and of the link between them.
 
 use super::congestion::CongestionControl;
 use crate::tcp::connections_of;
 use std::time::Duration;
 
-/// Bytes of a packet on the link, with the headers of IP and of TCP with timestamps.
-pub(super) const PACKET: u64 = 1500;
-/// Bytes of the stream in a packet.
-pub(super) const PAYLOAD: u64 = 1448;
 /// A link in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpLink {
@@ -44,9 +40,4 @@ impl SimTcp {
             fixed => fixed,
         }
     }
-}
-
-/// Packets of a range that begins with one.
-pub(super) fn packets_in(start: u64, end: u64) -> u64 {
-    (end - start).div_ceil(PAYLOAD)
 }

@@ -1,7 +1,8 @@
 //! One direction between two hosts: the connections, the link that they share, and what is on its way.
 
 use super::link::{Link, LinkCounts};
-use super::options::{PACKET, SimTcp, packets_in};
+use super::options::SimTcp;
+use super::packets::{PACKET, packets_in};
 use super::receiver::Receiver;
 use super::sender::{Buffers, Burst, Sender, Told};
 use nacre_base::Time;

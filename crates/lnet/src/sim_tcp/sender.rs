@@ -14,7 +14,7 @@
 //! beginnings, which Linux makes keep ahead of the window.
 
 use super::congestion::{Congestion, CongestionControl};
-use super::options::{PAYLOAD, packets_in};
+use super::packets::{PAYLOAD, packets_in};
 use super::ranges::Ranges;
 use super::window::Ack;
 use nacre_base::Time;

@@ -1,6 +1,6 @@
 //! Whole transfers: bounds by the link, by buffers and by losses, slow start, sharing, and determinism.
 
-use super::options::{PACKET, PAYLOAD};
+use super::packets::{PACKET, PAYLOAD};
 use super::{CongestionControl, SimTcp, TcpEvent, TcpLink, TcpPath, Transfer, transfer};
 use nacre_base::Time;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The congestion window of a sender, and its growth in slow start. Both are in packets.
 
-use super::options::PAYLOAD;
+use super::packets::PAYLOAD;
 use nacre_base::Time;
 use std::time::Duration;
 
