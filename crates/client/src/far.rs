@@ -8,7 +8,6 @@
 //! The servers' windows do not prevent that, because they follow what a server can do. Rate and bound find each other as in BBR (RFC draft
 //! cardwell-iccrg-bbr-congestion-control): a bound that is too small fills itself, the rate that it allows doubles it, and it stops growing when the way is full.
 
-use crate::inodes::ahead::LOOKUP_AHEAD_KB_MAX;
 use nacre_base::Time;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -58,14 +57,15 @@ impl Flow {
 pub(crate) struct Far {
     ways: Mutex<FarWays>,
     room: [Notify; FLOWS],
-    /// Most KiB of directories' entries that a lookup may bring ahead.
+    /// Most KiB of directories' entries that a lookup may bring ahead; 0 unless an administrator has set it, because others wait for
+    /// the locks that come with them while this client cannot be reached.
     pub(crate) lookup_ahead_kb: Arc<AtomicU64>,
 }
 
 impl Default for Far {
     fn default() -> Far {
         let (ways, room) = Default::default();
-        Far { ways, room, lookup_ahead_kb: Arc::new(AtomicU64::new(LOOKUP_AHEAD_KB_MAX)) }
+        Far { ways, room, lookup_ahead_kb: Arc::new(AtomicU64::new(0)) }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::busiest::Busiest;
 use crate::ops::changed::Changed;
 use crate::osp::Retry;
 use crate::overstriping;
-use nacre_base::{Errno, Fid, FxHashMap, Time};
+use nacre_base::{Errno, Fid, FxHashMap, Time, Timestamp};
 use nacre_ptlrpc::{Export, Response, ServerRequest};
 use nacre_rt::Rt;
 use nacre_tgt::{InodeLocks, InodeLocksWait, LockService, Target, client_of};
@@ -147,6 +147,11 @@ impl Locks {
         for directory in changed.directories() {
             self.recent.lock().handle_change(directory, export.cookie, self.rt.now(), self.age_limit());
         }
+    }
+
+    /// The server's time.
+    pub(crate) fn wall(&self) -> Timestamp {
+        self.rt.wall()
     }
 
     fn age_limit(&self) -> Duration {

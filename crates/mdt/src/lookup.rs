@@ -61,7 +61,7 @@ impl Lookup<'_> {
         if self.r.ahead == 0 || !last.attr.is_dir() {
             return Vec::new();
         }
-        let mut pages = ops::ahead::pages(cx, last.attr.fid, self.r.ahead);
+        let mut pages = ops::ahead::pages(cx, last.attr.fid, self.r.ahead, self.locks.wall());
         for DirectoryPage { fid, page } in &mut pages {
             self.locks.grant_page(self.export, *fid, page, (self.r.want, self.r.want_parent));
         }

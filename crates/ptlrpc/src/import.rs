@@ -467,6 +467,10 @@ impl ImportShared {
                 return self.handle_lost(sent_on, "the server does not know the export");
             }
         }
+        // A replay whose data did not get through was not done. It is made again with the recovery, when its time is over.
+        if header.has(flags::SEND_AGAIN) && s.replays.sent().is_some_and(|sent| sent.xid == header.xid) {
+            return;
+        }
         // A reply that the server sent before its restart may still arrive; it names another export.
         let is_answered = |sent: &Replaying| sent.xid == header.xid && sent.export == header.export;
         if let Some(sent) = s.replays.take_sent(is_answered) {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 const BUDGET_FIRST: u32 = 128 << 10;
 const BUDGET_MIN: u32 = 16 << 10;
 const BUDGET_MAX: u32 = 512 << 10;
-/// The largest limit that an administrator may set, which is also the default.
+/// The largest limit that an administrator may set.
 pub(crate) const LOOKUP_AHEAD_KB_MAX: u64 = (BUDGET_MAX >> 10) as u64;
 /// Budgets' worth of entries that may wait to be used; beyond them the oldest were brought in vain.
 const WAITING: u64 = 8;

@@ -14,7 +14,9 @@ const LEVELS: usize = 12;
 const FILES: usize = 90;
 const DIRECTORIES: usize = 10;
 
-fn set_far(cluster: &Cluster) {
+/// Puts the servers far away, when everything that was made has been left alone for some time.
+async fn set_far(rt: &Rt, cluster: &Cluster) {
+    rt.sleep(Duration::from_secs(20)).await;
     cluster.net.set_links(LinkOptions { latency: ROUND_TRIP / 2, ..LinkOptions::default() });
 }
 
@@ -41,6 +43,7 @@ async fn tree(cluster: &mut Cluster) -> Vec<String> {
 /// Mounts over the distance, and looks at the root, as the kernel does.
 async fn far_client(cluster: &mut Cluster) -> TestClient {
     let client = cluster.client().await;
+    client.node.params().set("llite.*.lookup_ahead_kb", "512").unwrap();
     client.stat(client.root()).await;
     client
 }
@@ -64,7 +67,7 @@ fn a_deep_path_takes_few_round_trips() {
     run(|rt| async move {
         let mut cluster = Cluster::start(&rt, 2).await;
         let path = tree(&mut cluster).await;
-        set_far(&cluster);
+        set_far(&rt, &cluster).await;
         let c = far_client(&mut cluster).await;
         let began = rt.now();
         let last = walk(&c, &path).await.unwrap();
@@ -135,7 +138,7 @@ fn a_long_listing_takes_few_round_trips() {
             maker.release(made.unwrap().1).await.unwrap();
         }
         maker.unmount().await;
-        set_far(&cluster);
+        set_far(&rt, &cluster).await;
         let c = far_client(&mut cluster).await;
         c.statfs().await.unwrap();
         let began = rt.now();
@@ -167,7 +170,7 @@ fn a_new_file_in_a_known_directory_takes_one_round_trip() {
         let maker = cluster.client().await;
         maker.mkdir(&root(), maker.root(), b"d", 0o755, 0).await.unwrap();
         maker.unmount().await;
-        set_far(&cluster);
+        set_far(&rt, &cluster).await;
         let c = far_client(&mut cluster).await;
         c.statfs().await.unwrap();
         let d = c.lookup(&root(), c.root(), b"d").await.unwrap().fid;
@@ -197,7 +200,7 @@ fn what_came_ahead_is_true() {
         let e = maker.mkdir(&root(), d, b"e", 0o755, 0).await.unwrap().fid;
         let f = maker.mknod(&root(), e, b"f", mode::S_IFREG | 0o644, 0, 0).await.unwrap().fid;
         maker.unmount().await;
-        set_far(&cluster);
+        set_far(&rt, &cluster).await;
         let c = far_client(&mut cluster).await;
         assert_eq!(c.lookup(&root(), c.root(), b"d").await.unwrap().fid, d);
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };

@@ -2,24 +2,27 @@
 //! what follows, so that over a long way each component would cost a round trip: a lookup that leads to a directory brings
 //! its entries, and those of the directories below it, as far as there is room.
 
-use super::Context;
 use super::readpage::{self, Page};
-use nacre_base::Fid;
-use nacre_wire::attr::mode;
-use nacre_wire::mds::{DirectoryPage, READPAGE_MAX};
+use super::{Context, is_dots};
+use nacre_base::{Fid, Timestamp};
+use nacre_wire::attr::Attr;
+use nacre_wire::mds::{AttrReply, DirectoryPage, READPAGE_MAX};
 use std::collections::VecDeque;
 
 /// Most directories in one reply, however small they are.
 const DIRECTORIES_MAX: usize = 256;
 /// Most directories that are read in vain, because they are too large or may not be listed. They cost a turn's time and help nobody.
 const VAIN_MAX: usize = 8;
+/// Inodes that were changed less than so many seconds ago do not come. Their changes are likely to go on, each would call the lock back that
+/// came with the guess, and whoever makes them would wait for a client far away, even while the way to it is cut.
+const QUIET_SECS: u64 = 10;
 /// No further directory is begun with less room than this, in bytes: a page of few entries with attributes.
 const ROOM_MIN: usize = 2048;
 
 /// The entries of `first` and of the directories below it, those of one level before those of the next, in about `max_bytes`.
 /// Each directory gets at most half of the room that is left. Of `first` that may be its first entries only; directories
-/// below it are left out unless they are brought whole.
-pub fn pages(cx: &Context<'_>, first: Fid, max_bytes: u32) -> Vec<DirectoryPage> {
+/// below it are left out unless they are brought whole. `now` is the server's time.
+pub fn pages(cx: &Context<'_>, first: Fid, max_bytes: u32, now: Timestamp) -> Vec<DirectoryPage> {
     let mut left = max_bytes.min(READPAGE_MAX) as usize;
     let (mut pages, mut queue, mut vain) = (Vec::new(), VecDeque::from([first]), 0);
     while let Some(fid) = queue.pop_front() {
@@ -34,14 +37,22 @@ pub fn pages(cx: &Context<'_>, first: Fid, max_bytes: u32) -> Vec<DirectoryPage>
             vain += 1;
             continue;
         };
-        let is_dots = |name: &[u8]| super::is_dots(name);
-        // The asker knows the directory's own attributes, or those of its entry in the directory above.
-        page.entries.iter_mut().filter(|e| is_dots(&e.name)).for_each(|e| e.attr = None);
-        let below = page.entries.iter().filter(|e| e.file_type & mode::S_IFMT == mode::S_IFDIR && !is_dots(&e.name));
-        queue.extend(below.map(|e| e.fid));
+        for e in &mut page.entries {
+            // The asker knows the directory's own attributes, or those of its entry in the directory above.
+            let is_wanted = |attr: &AttrReply| !is_dots(&e.name) && is_quiet(&attr.attr, now);
+            e.attr = e.attr.take().filter(is_wanted);
+        }
+        queue.extend(
+            page.entries.iter().filter_map(|e| e.attr.as_ref()).filter(|a| a.attr.is_dir()).map(|a| a.attr.fid),
+        );
         let size = readpage::size_with_locks(&page);
         left = left.saturating_sub(size);
         pages.push(DirectoryPage { fid, page });
     }
     pages
+}
+
+/// Whether an inode was not changed lately. Clocks of clients, which changes bear, may differ from the server's, in both directions.
+fn is_quiet(attr: &Attr, now: Timestamp) -> bool {
+    attr.ctime.secs.abs_diff(now.secs) >= QUIET_SECS && attr.mtime.secs.abs_diff(now.secs) >= QUIET_SECS
 }

@@ -104,9 +104,12 @@ fn reading_needs_permission_unless_it_is_open_and_a_removed_directory_is_empty()
     assert_eq!(fs.op(&root(), |cx, _| readpage(cx, ask(true))), Err(Errno::ENOENT));
 }
 
+/// Long after everything was changed.
+const LATER: Timestamp = Timestamp { secs: 1_000_000, nanos: 0 };
+
 /// Names of the directories that come ahead of requests for them, each with its number of entries.
 fn ahead(fs: &mut Fs, cred: &Credentials, first: Fid, max_bytes: u32) -> Vec<(Fid, usize, bool)> {
-    let pages = fs.op(cred, |cx, _| Ok(ahead::pages(cx, first, max_bytes))).unwrap();
+    let pages = fs.op(cred, |cx, _| Ok(ahead::pages(cx, first, max_bytes, LATER))).unwrap();
     let size = nacre_wire::encode(&LookupReply { pages: pages.clone(), ..LookupReply::default() }).len();
     assert!(size <= max_bytes as usize + 1024, "{size} bytes of {max_bytes}");
     pages.iter().map(|p| (p.fid, p.page.entries.len() - 2, p.page.end)).collect()
@@ -156,4 +159,21 @@ fn nobody_gets_entries_ahead_that_he_may_not_see() {
     };
     assert_eq!(seen(&mut fs, &user(7)), BTreeSet::from([top, open]));
     assert_eq!(seen(&mut fs, &root()), BTreeSet::from([top, open, closed, blind]));
+}
+
+#[test]
+fn what_was_changed_lately_does_not_come_ahead() {
+    let mut fs = Fs::new();
+    let top = fs.mkdir(ROOT, "top");
+    let old = fs.mkdir(top, "old");
+    fs.clock += 100;
+    let busy = fs.mkdir(top, "busy");
+    fs.mkfile(busy, "f");
+    let now = fs.now();
+    let come = |fs: &mut Fs, now| -> BTreeSet<Fid> {
+        let pages = fs.op(&root(), |cx, _| Ok(ahead::pages(cx, top, 1 << 16, now))).unwrap();
+        pages.iter().flat_map(|p| &p.page.entries).filter_map(|e| Some(e.attr.as_ref()?.attr.fid)).collect()
+    };
+    assert_eq!(come(&mut fs, now), BTreeSet::from([old]));
+    assert_eq!(come(&mut fs, LATER).len(), 3);
 }

@@ -430,7 +430,8 @@ fn a_path_is_looked_up_as_far_as_it_leads() {
 
 #[test]
 fn entries_ahead_come_with_locks() {
-    stage(|_, s| async move {
+    stage(|rt, s| async move {
+        rt.sleep(secs(20)).await;
         let name = super::super::name("d");
         let (ahead, want, want_parent) = (1 << 16, ATTR, UPDATE);
         let asked = GetattrName { parent: Fid::ROOT, name, want, want_parent, ahead, ..GetattrName::default() };
