@@ -10,6 +10,7 @@
 //! What must not be here: the queues of locks, which the lock manager has.
 
 use crate::busiest::Busiest;
+use crate::ops;
 use crate::ops::changed::Changed;
 use crate::osp::Retry;
 use crate::overstriping;
@@ -180,10 +181,13 @@ impl Locks {
         found
     }
 
-    /// Prepares a directory's page, with the locks that the client wants on the inodes of its entries and on the directory.
+    /// Prepares a directory's page, with the locks that the client wants on the inodes of its entries and on the directory. The client has
+    /// asked for none of the entries by name, so that it gets no lock for the contents of directories that change.
     pub(crate) fn grant_page(&self, export: &Arc<Export>, directory: Fid, page: &mut ReadpageReply, want: (u64, u64)) {
+        let now = self.rt.wall();
         for answer in page.entries.iter_mut().filter_map(|e| e.attr.as_mut()) {
-            *answer = self.grant_found(export, std::mem::take(answer), want.0);
+            let kept = if ops::ahead::is_quiet(&answer.attr, now) { ALL } else { !UPDATE };
+            *answer = self.grant_found(export, std::mem::take(answer), want.0 & kept);
         }
         page.parent_lock = self.grant_entries(export, directory, want.1);
     }

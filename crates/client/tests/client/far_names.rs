@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, TestClient, root, run, striped};
 use nacre_base::{Errno, Fid};
-use nacre_client::open_flags;
+use nacre_client::{RpcCounts, open_flags};
 use nacre_lnet::LinkOptions;
 use nacre_rt::Rt;
 use nacre_wire::attr::{Credentials, SetAttr, mode};
@@ -214,5 +214,39 @@ fn what_came_ahead_is_true() {
         let somebody = Credentials { uid: 7, gid: 7, groups: Vec::new() };
         other.setattr(&root(), e, SetAttr { mode: Some(0o700), ..SetAttr::default() }, None).await.unwrap();
         assert_eq!(c.lookup(&somebody, e, b"f").await.err(), Some(Errno::EACCES));
+    });
+}
+
+/// Two names of the root that are looked up make a client fetch the root's other entries, with locks.
+#[test]
+fn nobody_waits_for_a_guess_where_something_changes() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let near = cluster.client().await;
+        let mut directories = Vec::new();
+        for name in ["far", "busy", "shared"] {
+            directories.push(near.mkdir(&root(), near.root(), name.as_bytes(), 0o755, 0).await.unwrap().fid);
+        }
+        set_far(&rt, &cluster).await;
+        for kib in ["0", "512"] {
+            let c = far_client(&mut cluster).await;
+            c.node.params().set("llite.*.lookup_ahead_kb", kib).unwrap();
+            let change = async || {
+                let flags = open_flags::O_CREAT | open_flags::O_RDWR;
+                let (_, file) = near.create(&root(), directories[1], b"f", flags, 0o644, 0, None).await.unwrap();
+                near.release(file).await.unwrap();
+                near.unlink(&root(), directories[1], b"f").await.unwrap();
+            };
+            change().await;
+            for name in ["far", "shared"] {
+                c.lookup(&root(), c.root(), name.as_bytes()).await.unwrap();
+            }
+            rt.sleep(Duration::from_secs(1)).await;
+            let fetched = c.node.params().get("llite.*.statahead_stats").unwrap()[0].1.clone();
+            assert!(fetched.starts_with("statahead total: 1\n"), "{fetched}");
+            change().await;
+            assert_eq!(RpcCounts::of(&c).callbacks, 0, "with {kib} KiB ahead");
+            c.unmount().await;
+        }
     });
 }

@@ -6,22 +6,21 @@ use super::readpage::{self, Page};
 use super::{Context, is_dots};
 use nacre_base::{Fid, Timestamp};
 use nacre_wire::attr::Attr;
-use nacre_wire::mds::{AttrReply, DirectoryPage, READPAGE_MAX};
+use nacre_wire::mds::{DirectoryPage, READPAGE_MAX};
 use std::collections::VecDeque;
 
 /// Most directories in one reply, however small they are.
 const DIRECTORIES_MAX: usize = 256;
 /// Most directories that are read in vain, because they are too large or may not be listed. They cost a turn's time and help nobody.
 const VAIN_MAX: usize = 8;
-/// Inodes that were changed less than so many seconds ago do not come. Their changes are likely to go on, each would call the lock back that
-/// came with the guess, and whoever makes them would wait for a client far away, even while the way to it is cut.
+/// A directory that was changed less than so many seconds ago is likely to be changed again.
 const QUIET_SECS: u64 = 10;
 /// No further directory is begun with less room than this, in bytes: a page of few entries with attributes.
 const ROOM_MIN: usize = 2048;
 
 /// The entries of `first` and of the directories below it, those of one level before those of the next, in about `max_bytes`.
 /// Each directory gets at most half of the room that is left. Of `first` that may be its first entries only; directories
-/// below it are left out unless they are brought whole. `now` is the server's time.
+/// below it are left out unless they are brought whole, or if they change. `now` is the server's time.
 pub fn pages(cx: &Context<'_>, first: Fid, max_bytes: u32, now: Timestamp) -> Vec<DirectoryPage> {
     let mut left = max_bytes.min(READPAGE_MAX) as usize;
     let (mut pages, mut queue, mut vain) = (Vec::new(), VecDeque::from([first]), 0);
@@ -37,14 +36,10 @@ pub fn pages(cx: &Context<'_>, first: Fid, max_bytes: u32, now: Timestamp) -> Ve
             vain += 1;
             continue;
         };
-        for e in &mut page.entries {
-            // The asker knows the directory's own attributes, or those of its entry in the directory above.
-            let is_wanted = |attr: &AttrReply| !is_dots(&e.name) && is_quiet(&attr.attr, now);
-            e.attr = e.attr.take().filter(is_wanted);
-        }
-        queue.extend(
-            page.entries.iter().filter_map(|e| e.attr.as_ref()).filter(|a| a.attr.is_dir()).map(|a| a.attr.fid),
-        );
+        // The asker knows the directory's own attributes, or those of its entry in the directory above.
+        page.entries.iter_mut().filter(|e| is_dots(&e.name)).for_each(|e| e.attr = None);
+        let below = page.entries.iter().filter_map(|e| e.attr.as_ref()).map(|answer| &answer.attr);
+        queue.extend(below.filter(|attr| attr.is_dir() && is_quiet(attr, now)).map(|attr| attr.fid));
         let size = readpage::size_with_locks(&page);
         left = left.saturating_sub(size);
         pages.push(DirectoryPage { fid, page });
@@ -52,7 +47,9 @@ pub fn pages(cx: &Context<'_>, first: Fid, max_bytes: u32, now: Timestamp) -> Ve
     pages
 }
 
-/// Whether an inode was not changed lately. Clocks of clients, which changes bear, may differ from the server's, in both directions.
-fn is_quiet(attr: &Attr, now: Timestamp) -> bool {
-    attr.ctime.secs.abs_diff(now.secs) >= QUIET_SECS && attr.mtime.secs.abs_diff(now.secs) >= QUIET_SECS
+/// False for a directory whose contents change. Whoever changes it would wait for each client that got its lock by a guess, and for a long time
+/// if the way to that client is cut; and the lock would be called back before it was of use. Times are those of clients, whose clocks
+/// may differ from the server's in both directions.
+pub(crate) fn is_quiet(attr: &Attr, now: Timestamp) -> bool {
+    !attr.is_dir() || attr.mtime.secs.abs_diff(now.secs) >= QUIET_SECS
 }
