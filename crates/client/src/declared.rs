@@ -92,7 +92,7 @@ pub const PARAMS: &[Declared] = &[
         LLITE,
         "lookup_ahead_kb",
         number(0, LOOKUP_AHEAD_KB_MAX as i64),
-        "0",
+        "512",
         "Bounds the entries of directories that one lookup brings over a distance; 0 brings none.",
     )
     .in_unit("KiB"),

@@ -8,6 +8,7 @@
 //! The servers' windows do not prevent that, because they follow what a server can do. Rate and bound find each other as in BBR (RFC draft
 //! cardwell-iccrg-bbr-congestion-control): a bound that is too small fills itself, the rate that it allows doubles it, and it stops growing when the way is full.
 
+use crate::inodes::ahead::LOOKUP_AHEAD_KB_MAX;
 use nacre_base::Time;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -57,15 +58,14 @@ impl Flow {
 pub(crate) struct Far {
     ways: Mutex<FarWays>,
     room: [Notify; FLOWS],
-    /// Most KiB of directories' entries that a lookup may bring ahead; 0 unless an administrator has set it, because others wait for
-    /// the locks that come with them while this client cannot be reached.
+    /// Most KiB of directories' entries that a lookup may bring ahead.
     pub(crate) lookup_ahead_kb: Arc<AtomicU64>,
 }
 
 impl Default for Far {
     fn default() -> Far {
         let (ways, room) = Default::default();
-        Far { ways, room, lookup_ahead_kb: Arc::new(AtomicU64::new(0)) }
+        Far { ways, room, lookup_ahead_kb: Arc::new(AtomicU64::new(LOOKUP_AHEAD_KB_MAX)) }
     }
 }
 
@@ -197,7 +197,7 @@ mod tests {
         let fill = |ways: &mut FarWays, flow| (0..).take_while(|_| ways.enter(flow, MIB, false)).count() as u64;
         assert_eq!(fill(&mut ways, Flow::Write), FIRST_MOST / MIB);
         assert_eq!(fill(&mut ways, Flow::Read), FIRST_MOST / MIB, "each flow has its own room");
-        assert!(ways.enter(Flow::Write, MIB, true), "others wait for it");
+        assert!(ways.enter(Flow::Write, MIB, true), "a request for which others wait needs no room");
         (0..=FIRST_MOST / MIB).for_each(|_| ways.leave(Flow::Write, MIB));
         stream(&mut ways, 10_000, 1000, MIB);
         assert_eq!(fill(&mut ways, Flow::Write), 60, "the way holds 10 MiB");

@@ -219,7 +219,6 @@ impl Osc {
 
     /// So many bytes were read or written.
     fn note_moved(&self, bytes: u64) {
-        self.note_distance();
         if let Some(round_trip) = self.far() {
             self.connection.mount().far().ways().lock().handle_moved(bytes, round_trip, self.now());
         }

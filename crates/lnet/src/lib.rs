@@ -77,7 +77,7 @@ pub use settings::{GatewayRules, Settings};
 pub use sim::{
     CreditsReturn, FaultPlan, Framing, LinkOptions, SimFault, SimNet, SimNetOptions, SimNetStats, ZERO_COPY_MIN,
 };
-pub use sim_tcp::{CongestionControl, LinkCounts, SimTcp, TcpEvent, TcpLink, TcpPath, Transfer, transfer};
+pub use sim_tcp::{CongestionControl, SimTcp, TcpEvent, TcpLink, TcpPath, Transfer, transfer};
 pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Traffic};
 pub use tcp::TcpListen;
 pub use udsp::{NidSet, UdspError, UdspRule};

@@ -62,7 +62,7 @@ pub(crate) trait Lnd: Send + Sync {
         None
     }
 
-    /// What an administrator has set of the driver's connections; none for drivers that have no TCP connections.
+    /// Settings of the driver's connections that an administrator has made; none for drivers that have no TCP connections.
     fn tunables(&self) -> Option<TcpTunables> {
         None
     }

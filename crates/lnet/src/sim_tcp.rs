@@ -26,7 +26,6 @@ mod transfer;
 mod window;
 
 pub use congestion::CongestionControl;
-pub use link::LinkCounts;
 pub use options::{SimTcp, TcpLink};
 pub use path::{TcpEvent, TcpPath};
 pub use transfer::{Transfer, transfer};

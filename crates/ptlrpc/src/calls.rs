@@ -14,7 +14,7 @@ use crate::replay::Replayable;
 use crate::window::{Credits, Window};
 use nacre_base::steps::Steps;
 use nacre_base::{Part, SortedMap, Tag, Time};
-use nacre_wire::{Lane, Opcode};
+use nacre_wire::{Lane, Opcode, RpcHeader};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
@@ -119,6 +119,8 @@ enum Event {
     Sent,
     /// A new connection has replaced the one on which the request was sent.
     Reconnected,
+    /// The server has not executed the request, because its data did not get through.
+    Returned,
     /// The server answered, or the call failed.
     Ended,
     /// The caller's future takes the result.
@@ -134,6 +136,7 @@ const STEPS: Steps<Phase, Event> = Steps(&[
     // A reply to an earlier send, or a failure.
     (Phase::Ready, Event::Ended, Phase::Done),
     (Phase::Sent, Event::Reconnected, Phase::Ready),
+    (Phase::Sent, Event::Returned, Phase::Ready),
     (Phase::Sent, Event::Ended, Phase::Done),
     (Phase::Done, Event::Fetched, Phase::Taken),
     (Phase::Taken, Event::BulkLost, Phase::Ready),
@@ -356,6 +359,17 @@ impl Calls {
     /// Describes a call that the server did not execute because it does not know the export.
     pub(crate) fn answered(&self, xid: u64) -> Option<Answered> {
         self.calls.get(&xid).map(|call| call.answered(xid))
+    }
+
+    /// The server says that the data of a request did not get through, and that it has not executed the request; `export` is as for
+    /// [`Calls::handle_reply`].
+    pub(crate) fn handle_send_again(&mut self, header: &RpcHeader, export: Option<u64>) {
+        let Some(call) = self.calls.get_mut(&header.xid) else { return };
+        let is_meant = header.opcode == call.spec.opcode as u32 && Some(header.export) == export;
+        if is_meant && call.phase == Phase::Sent && !call.spec.control {
+            call.step(Event::Returned);
+            call.wake();
+        }
     }
 
     /// The reply came but its bulk did not: the request must be sent again.

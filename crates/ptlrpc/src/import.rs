@@ -467,9 +467,10 @@ impl ImportShared {
                 return self.handle_lost(sent_on, "the server does not know the export");
             }
         }
-        // A replay whose data did not get through was not done. It is made again with the recovery, when its time is over.
-        if header.has(flags::SEND_AGAIN) && s.replays.sent().is_some_and(|sent| sent.xid == header.xid) {
-            return;
+        if header.has(flags::SEND_AGAIN) {
+            // A replay is not among the calls: it is made again with the recovery, when its time is over.
+            let export = s.machine.export();
+            return s.calls.in_use().into_iter().for_each(|calls| calls.handle_send_again(header, export));
         }
         // A reply that the server sent before its restart may still arrive; it names another export.
         let is_answered = |sent: &Replaying| sent.xid == header.xid && sent.export == header.export;
@@ -482,7 +483,7 @@ impl ImportShared {
         let export = s.machine.export();
         let (committed, granted) =
             (header.last_committed, Credits { rpcs: header.credits_granted, bytes: header.bytes_granted });
-        let (eager_bytes, is_send_again) = (header.eager_bytes, header.has(flags::SEND_AGAIN));
+        let eager_bytes = header.eager_bytes;
         let pool = LockPool { volume: header.server_lock_volume, limit: header.lock_limit };
         let (transno, pre_versions, body) = (header.transno, header.pre_versions, message.body.clone());
         let times = parts_of_reply(header);
@@ -505,7 +506,7 @@ impl ImportShared {
         }
         s.note_reply(now);
         // A connect reply may come from a restarted server, whose transnos say nothing about the changes made before.
-        let grants = answered.in_window && !is_send_again || answered.is_connect();
+        let grants = answered.in_window || answered.is_connect();
         let mut durable = if answered.is_connect() { Vec::new() } else { s.handle_committed(committed) };
         match answered.replay {
             Some(request) if transno > s.last_committed => {
@@ -1015,9 +1016,6 @@ impl Request {
                 Step::Wait => {}
                 Step::Send => self.send(),
                 // The result stays in its box, because the future of every waiting call would contain it otherwise.
-                Step::Done(result) if is_to_be_sent_again(&result) => {
-                    self.import.state.lock().calls.handle_incomplete(self.xid);
-                }
                 Step::Done(mut result) => {
                     let expected = self.expected_bulk(&result);
                     if expected > 0 {
@@ -1172,11 +1170,6 @@ impl Drop for Request {
         self.end_eager(&mut s);
         s.calls.finish(self.xid);
     }
-}
-
-/// Whether the server says that the request's data did not get through.
-fn is_to_be_sent_again(result: &Result<Incoming, RpcError>) -> bool {
-    result.as_ref().is_ok_and(|reply| reply.header.has(flags::SEND_AGAIN))
 }
 
 /// Opcode by which a client connects to a target of this kind.

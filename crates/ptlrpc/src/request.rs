@@ -18,8 +18,8 @@ use bytes::Bytes;
 use nacre_base::{Errno, Nid, Part, Payload, Tag, Time, Xid};
 use nacre_wire::header::{Versions, flags};
 use nacre_wire::{Field, Opcode, RpcHeader, RpcKind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// A request as its handler sees it.
@@ -288,8 +288,8 @@ pub(crate) struct Transfer {
     pub(crate) inline: Payload,
     /// Memory that the inline data has, if that is more than every request may bring.
     _eager: Option<EagerInUse>,
-    /// True if a transfer failed: the request then stays unanswered.
-    pub(crate) broken: AtomicBool,
+    /// The reason why a transfer failed: the request then has no reply of its handler.
+    pub(crate) broken: OnceLock<Errno>,
     /// Bytes pushed to the client.
     pub(crate) pushed: AtomicU32,
     /// Bytes fetched from the client, those that came inline among them.
@@ -333,14 +333,14 @@ impl Transfer {
         Transfer {
             inline,
             _eager: eager,
-            broken: AtomicBool::new(false),
+            broken: OnceLock::new(),
             pushed: AtomicU32::new(0),
             pulled: AtomicU32::new(0),
         }
     }
 
     pub(crate) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
+        self.broken.get().is_some()
     }
 
     pub(crate) fn pushed(&self) -> u32 {

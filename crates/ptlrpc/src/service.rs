@@ -363,13 +363,16 @@ impl NodeShared {
             arrival.slot.lane().count(opcode, took);
         }
         let estimate = estimate.unwrap_or_else(|| arrival.slot.lane().estimate(now));
-        if arrival.transfer.is_broken() {
-            // No reply is kept, because the client must send the request again. Unless it is told so, it waits until the request's
-            // deadline, which over a slow way is far off.
-            tracing::debug!("{opcode} xid {xid}: the data did not get through");
+        if let Some(error) = arrival.transfer.broken.get() {
+            // No reply is kept, because the client must send the request again.
+            tracing::debug!("{opcode} xid {xid}: the data did not get through: {error}");
             let reply_to = export.handle_executed(xid, None);
-            let header = RpcHeader { flags: flags::SEND_AGAIN, export: export.cookie, ..question.header() };
-            self.post(reply_to, encode(RpcKind::Reply, &header, &[], Payload::new()));
+            // The client waits until the request's deadline, which over a slow way is far off, unless it is told. After other errors it
+            // could not be told, or would cause the error again at once.
+            if *error == Errno::ETIMEDOUT {
+                let header = RpcHeader { flags: flags::SEND_AGAIN, export: export.cookie, ..question.header() };
+                self.post(reply_to, encode(RpcKind::Reply, &header, &[], Payload::new()));
+            }
         } else if self.leave_if_taken(&export.entry) || result.is_err() && export.is_closed() {
             // The request may have failed because the export was closed: the client must find out, and may repeat the
             // request elsewhere. Changes made on storage that now belongs to another node do not count.

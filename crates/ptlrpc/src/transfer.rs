@@ -21,7 +21,7 @@ const SLOWEST_BYTES_PER_SECOND: usize = 1 << 20;
 
 impl ServerRequest {
     /// Returns the data of the request: it came inline, or is fetched from the client now. If it cannot be fetched, the
-    /// client is told to send the request again, whatever the handler returns. Call this before anything is changed.
+    /// client sends the request again, whatever the handler returns. Call this before anything is changed.
     pub async fn pull(&self) -> Result<Payload, Errno> {
         let (header, len) = (&self.header, self.bulk_len());
         if header.has(flags::INLINE) || header.match_bits == 0 {
@@ -102,7 +102,8 @@ impl ServerRequest {
                 Err(_) => error = Errno::ETIMEDOUT,
             }
         }
-        self.arrival.transfer.broken.store(true, Ordering::Relaxed);
+        // A handler that transfers more than once ends at the first failure.
+        let _ = self.arrival.transfer.broken.set(error);
         Err(error)
     }
 

@@ -40,6 +40,17 @@ pub struct SimArgs {
     json: bool,
 }
 
+/// The seeds of a sweep.
+#[derive(Args, Debug)]
+struct Seeds {
+    /// How many seeds
+    #[arg(long, default_value_t = 2000)]
+    seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+}
+
 #[derive(Subcommand, Debug)]
 enum SimCommand {
     /// A few seeds of each kind of trouble, each run twice: the traces must be equal
@@ -62,12 +73,8 @@ enum SimCommand {
     },
     /// Many seeds of clients that share files at the same time: linearizable answers, sound lock tables
     Locks {
-        /// How many seeds
-        #[arg(long, default_value_t = 2000)]
-        seeds: u64,
-        /// The first seed
-        #[arg(long, default_value_t = 0)]
-        from: u64,
+        #[command(flatten)]
+        seeds: Seeds,
         /// Operations of each client
         #[arg(long, default_value_t = 80)]
         steps: u32,
@@ -90,12 +97,8 @@ enum SimCommand {
     /// Many seeds with an OST that is away for a while: calls that do not need it never wait, and everything is right
     /// afterwards
     Away {
-        /// How many seeds
-        #[arg(long, default_value_t = 2000)]
-        seeds: u64,
-        /// The first seed
-        #[arg(long, default_value_t = 0)]
-        from: u64,
+        #[command(flatten)]
+        seeds: Seeds,
         /// Calls of each client while the OST is away
         #[arg(long, default_value_t = 150)]
         steps: u32,
@@ -118,12 +121,8 @@ enum SimCommand {
     /// Many seeds of clients, servers, routers and an MGS that die, are cut off or are slow: nobody is evicted who could answer,
     /// and nobody waits for the dead longer than the rules say
     Liveness {
-        /// How many seeds
-        #[arg(long, default_value_t = 2000)]
-        seeds: u64,
-        /// The first seed
-        #[arg(long, default_value_t = 0)]
-        from: u64,
+        #[command(flatten)]
+        seeds: Seeds,
         /// Most calls of each client
         #[arg(long, default_value_t = 400)]
         steps: u32,
@@ -131,12 +130,8 @@ enum SimCommand {
     /// Many seeds of clients far away, behind a path that delays, varies, loses messages and is cut for up to 20 s, beside
     /// clients that are near: no call fails, and nobody is evicted
     Distance {
-        /// How many seeds
-        #[arg(long, default_value_t = 2000)]
-        seeds: u64,
-        /// The first seed
-        #[arg(long, default_value_t = 0)]
-        from: u64,
+        #[command(flatten)]
+        seeds: Seeds,
         /// Calls in each run
         #[arg(long, default_value_t = 400)]
         steps: u32,
@@ -428,16 +423,16 @@ pub fn main(args: SimArgs) -> ExitCode {
     match args.command {
         SimCommand::Smoke { steps } => smoke(steps, args.json),
         SimCommand::Sweep { seeds, from, steps } => sweep(&SWEEP, from, seeds, steps, args.json),
-        SimCommand::Locks { seeds, from, steps } => sweep(&LOCKS, from, seeds, steps, args.json),
+        SimCommand::Locks { seeds, steps } => sweep(&LOCKS, seeds.from, seeds.seeds, steps, args.json),
         SimCommand::Crashes { seeds, from, steps, answers } => {
             sweep(crashes_answering(answers), from, seeds, steps, args.json)
         }
-        SimCommand::Away { seeds, from, steps } => sweep(&AWAY, from, seeds, steps, args.json),
+        SimCommand::Away { seeds, steps } => sweep(&AWAY, seeds.from, seeds.seeds, steps, args.json),
         SimCommand::Culprits { seeds, from, cause, each } => {
             name_culprits(from..from.saturating_add(seeds), cause, each, args.json)
         }
-        SimCommand::Liveness { seeds, from, steps } => sweep(&LIVENESS, from, seeds, steps, args.json),
-        SimCommand::Distance { seeds, from, steps } => sweep(&DISTANCE, from, seeds, steps, args.json),
+        SimCommand::Liveness { seeds, steps } => sweep(&LIVENESS, seeds.from, seeds.seeds, steps, args.json),
+        SimCommand::Distance { seeds, steps } => sweep(&DISTANCE, seeds.from, seeds.seeds, steps, args.json),
         SimCommand::Replay { seed, locks, crashes, away, liveness, distance, answers, steps, log } => {
             if let Some(Err(e)) = log.as_deref().map(crate::log::print) {
                 eprintln!("nacre sim: --log: {e}");

@@ -23,8 +23,8 @@ use crate::cluster::{Cluster, Server, run};
 use bytes::Bytes;
 use clap::ValueEnum;
 use constants::{
-    LIMIT, LINK_BITS, MEASURED, MESSAGE, NEAR_LATENCY, PEER_CREDITS, QUEUE, RECEIVE_BUFFER, ROUND_TRIPS, RPC_CREDITS,
-    STREAMS, STRIPES, WARM_UP, WRITERS,
+    LIMIT, LINK_BITS, MEASURED, MESSAGE, NEAR_LATENCY, PEER_CREDITS, QUEUE_BYTES, RECEIVE_BUFFER, ROUND_TRIPS,
+    RPC_CREDITS, STREAMS, STRIPES, WARM_UP, WRITERS,
 };
 use futures_util::future::try_join_all;
 use nacre_base::{Fid, OstIndex, Payload};
@@ -142,7 +142,7 @@ impl Path {
             Way::Nacre => (0, 0),
         };
         SimTcp {
-            link: TcpLink { rate: LINK_BITS / 8, queue_bytes: QUEUE, loss_ppm: 0 },
+            link: TcpLink { rate: LINK_BITS / 8, queue_bytes: QUEUE_BYTES, loss_ppm: 0 },
             congestion_control: self.control,
             send_buffer: self.host.send_buffer(),
             receive_buffer: RECEIVE_BUFFER,

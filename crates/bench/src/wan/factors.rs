@@ -59,7 +59,7 @@ pub(crate) enum Size {
     KernelMost,
 }
 
-/// What a rate follows from.
+/// Properties of the path and of the machine from which the rate follows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Conditions {
     /// Bytes that the link carries in a second.

@@ -9,10 +9,12 @@ use std::collections::VecDeque;
 const BUDGET_FIRST: u32 = 128 << 10;
 const BUDGET_MIN: u32 = 16 << 10;
 const BUDGET_MAX: u32 = 512 << 10;
-/// The largest limit that an administrator may set.
+/// The largest limit that an administrator may set, which is also the default.
 pub(crate) const LOOKUP_AHEAD_KB_MAX: u64 = (BUDGET_MAX >> 10) as u64;
 /// Budgets' worth of entries that may wait to be used; beyond them the oldest were brought in vain.
 const WAITING: u64 = 8;
+/// Used directories are taken out of the order when there are more of them than this, and than others.
+const ORDER_SLACK: usize = 64;
 /// The budget grows if at least one byte of so many was of use, and shrinks if less than one of so many was.
 const SHARE_GOOD: u64 = 4;
 const SHARE_BAD: u64 = 16;
@@ -38,8 +40,8 @@ pub(crate) struct AheadCounts {
 #[derive(Debug)]
 pub(crate) struct LookupsAhead {
     budget: u32,
-    /// Directories that were brought and not used yet, with their sizes in bytes; `order` has the oldest first, and also
-    /// some that were used since.
+    /// Directories that were brought and not used yet, with their sizes in bytes. `order` has the oldest first, and also some that were used
+    /// since, no more than there are others and [`ORDER_SLACK`].
     waiting: FxHashMap<Fid, u64>,
     order: VecDeque<Fid>,
     waiting_bytes: u64,
@@ -101,8 +103,8 @@ impl LookupsAhead {
         self.waiting_bytes -= bytes;
         self.used_bytes += bytes;
         self.counts.used += 1;
-        if self.waiting.is_empty() {
-            self.order.clear();
+        if self.order.len() > 2 * self.waiting.len() + ORDER_SLACK {
+            self.order.retain(|directory| self.waiting.contains_key(directory));
         }
         self.set_budget();
     }
@@ -172,6 +174,17 @@ mod tests {
         ahead.handle_used(directory(1));
         ahead.handle_used(directory(1));
         assert_eq!(ahead.counts().used, 1);
-        assert_eq!((ahead.waiting_bytes, ahead.order.len()), (0, 0));
+        assert_eq!(ahead.waiting_bytes, 0);
+    }
+
+    #[test]
+    fn a_directory_that_nobody_uses_keeps_no_others_in_memory() {
+        let mut ahead = LookupsAhead::default();
+        ahead.handle_brought(directory(0), 0);
+        for n in 1..10_000 {
+            ahead.handle_brought(directory(n), 0);
+            ahead.handle_used(directory(n));
+        }
+        assert!(ahead.order.len() <= 2 + ORDER_SLACK, "{} directories", ahead.order.len());
     }
 }

@@ -105,10 +105,10 @@ impl Mdc {
         parent: Fid,
         names: &[&[u8]],
     ) -> Result<LookupReply, Errno> {
-        let owned: Vec<Bytes> = names.iter().map(|name| Bytes::copy_from_slice(name)).collect();
-        let (name, below) = owned.split_first().ok_or(Errno::EINVAL)?;
+        let (name, below) = names.split_first().ok_or(Errno::EINVAL)?;
         let ahead = self.connection.far().map_or(0, |_| self.ahead_budget());
-        let (cred, name, below) = (cred.clone(), name.clone(), below.to_vec());
+        let (cred, name) = (cred.clone(), Bytes::copy_from_slice(name));
+        let below = below.iter().map(|name| Bytes::copy_from_slice(name)).collect();
         let asking = self.ask();
         let body = GetattrName { cred, parent, name, want: ALL, want_parent: ALL, below, ahead };
         let reply = self.connection.call::<LookupReply>(Opcode::MdsGetattrName, &body, Mdc::asks(caller)).await?.body;

@@ -43,7 +43,6 @@ async fn tree(cluster: &mut Cluster) -> Vec<String> {
 /// Mounts over the distance, and looks at the root, as the kernel does.
 async fn far_client(cluster: &mut Cluster) -> TestClient {
     let client = cluster.client().await;
-    client.node.params().set("llite.*.lookup_ahead_kb", "512").unwrap();
     client.stat(client.root()).await;
     client
 }

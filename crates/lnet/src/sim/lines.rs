@@ -22,7 +22,8 @@ struct Line {
     /// Messages under way, by their numbers.
     freight: FxHashMap<u64, Freight>,
     last_number: u64,
-    /// The time of the event that is to wake this line; later events for it are out of date.
+    /// Time of the event that will wake this line. It ignores events at other times, because something else has happened since they were
+    /// scheduled.
     wakes_at: Option<Time>,
 }
 
@@ -108,7 +109,8 @@ impl State {
         })
     }
 
-    /// Adds the event that wakes the line next, if there is none as early. Whether the network's task must be woken for it.
+    /// Schedules the event that wakes the line next, unless one is scheduled that is as early. Returns whether the network's task must be woken for
+    /// it.
     fn schedule_line(&mut self, (from, to): (u32, u32)) -> bool {
         let Some(line) = self.lines.0.get_mut(&(from, to)) else { return false };
         let Some(next) = line.path.next().filter(|next| line.wakes_at.is_none_or(|at| *next < at)) else {

@@ -1,6 +1,6 @@
 //! One direction between two hosts: the connections, the link that they share, and what is on its way.
 
-use super::link::{Link, LinkCounts};
+use super::link::Link;
 use super::options::SimTcp;
 use super::packets::{PACKET, packets_in};
 use super::receiver::Receiver;
@@ -132,11 +132,6 @@ impl TcpPath {
     /// Bytes that have arrived in order, of all connections.
     pub fn arrived(&self) -> u64 {
         self.connections.iter().map(|connection| connection.receiver.next()).sum()
-    }
-
-    /// Counts of the link.
-    pub fn counts(&self) -> LinkCounts {
-        self.link.counts
     }
 
     fn first(&self) -> Option<(Time, First)> {

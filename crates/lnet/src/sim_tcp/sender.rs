@@ -67,7 +67,7 @@ struct Flight {
     end: u64,
 }
 
-/// What a sender does.
+/// A sender's stage of recovery from losses.
 #[derive(Debug, Clone, PartialEq)]
 enum Phase {
     /// Nothing is missing.
@@ -120,7 +120,7 @@ pub(super) struct Burst {
     pub(super) end: u64,
 }
 
-/// What the receiver says of a burst.
+/// The receiver's acknowledgement of a burst.
 #[derive(Debug, Clone)]
 pub(super) struct Told {
     pub(super) burst: Burst,
@@ -321,7 +321,8 @@ impl Sender {
             newly_lost += self.lose(gone);
         }
         let Some(own) = self.flight.pop_front_if(|flight| flight.order == told.burst.order) else {
-            // It was given up by a timeout, too early. What is missing of it is sent again, whatever the timeout has sent.
+            // A timeout has given the burst up too early. Its missing parts are sent again even if the timeout has already sent them, because
+            // those copies may be lost as well.
             self.lost.remove(told.burst.start, told.burst.end);
             told.missing.iter().filter(|(_, end)| *end > self.una).for_each(|(a, b)| self.lost.insert(*a, *b));
             return (0.0, newly_lost);

@@ -6,7 +6,7 @@ use super::readpage::{self, Page};
 use super::{Context, is_dots};
 use nacre_base::{Fid, Timestamp};
 use nacre_wire::attr::Attr;
-use nacre_wire::mds::{DirectoryPage, READPAGE_MAX};
+use nacre_wire::mds::{DirectoryPage, READPAGE_MAX, ReadpageReply};
 use std::collections::VecDeque;
 
 /// Most directories in one reply, however small they are.
@@ -31,8 +31,9 @@ pub fn pages(cx: &Context<'_>, first: Fid, max_bytes: u32, now: Timestamp) -> Ve
         let max_bytes = (left / 2) as u32;
         let wanted = Page { fid, cookie: 0, max_bytes, with_attr: true, with_lock: true, is_open: false };
         // A caller that may list a directory but not search it gets no attributes, and asks for each name.
-        let page = readpage::readpage(cx, wanted).ok().filter(|page| page.entries.iter().any(|e| e.attr.is_some()));
-        let Some(mut page) = page.filter(|page| page.end || fid == first) else {
+        let has_attributes = |page: &ReadpageReply| page.entries.iter().any(|e| e.attr.is_some());
+        let read = readpage::read_sized(cx, wanted).ok().filter(|(page, _)| has_attributes(page));
+        let Some((mut page, size)) = read.filter(|(page, _)| page.end || fid == first) else {
             vain += 1;
             continue;
         };
@@ -40,7 +41,6 @@ pub fn pages(cx: &Context<'_>, first: Fid, max_bytes: u32, now: Timestamp) -> Ve
         page.entries.iter_mut().filter(|e| is_dots(&e.name)).for_each(|e| e.attr = None);
         let below = page.entries.iter().filter_map(|e| e.attr.as_ref()).map(|answer| &answer.attr);
         queue.extend(below.filter(|attr| attr.is_dir() && is_quiet(attr, now)).map(|attr| attr.fid));
-        let size = readpage::size_with_locks(&page);
         left = left.saturating_sub(size);
         pages.push(DirectoryPage { fid, page });
     }

@@ -34,7 +34,12 @@ pub struct Page {
 }
 
 /// Reads a page of a directory.
-pub fn readpage(cx: &Context<'_>, mut page: Page) -> Result<ReadpageReply, Errno> {
+pub fn readpage(cx: &Context<'_>, page: Page) -> Result<ReadpageReply, Errno> {
+    read_sized(cx, page).map(|(page, _)| page)
+}
+
+/// As [`readpage`], with the bytes that the entries take.
+pub(super) fn read_sized(cx: &Context<'_>, mut page: Page) -> Result<(ReadpageReply, usize), Errno> {
     let directory = cx.directory(page.fid)?;
     if !page.is_open {
         cx.check(page.fid, &directory, READ)?;
@@ -44,7 +49,7 @@ pub fn readpage(cx: &Context<'_>, mut page: Page) -> Result<ReadpageReply, Errno
     let left = page.max_bytes.min(READPAGE_MAX) as usize;
     let mut filler = Filler { left, lock_size, entries: Vec::new() };
     let end = fill(cx, page, &directory, &mut filler)?;
-    Ok(ReadpageReply { entries: filler.entries, end, parent_lock: None })
+    Ok((ReadpageReply { entries: filler.entries, end, parent_lock: None }, left - filler.left))
 }
 
 /// Fills the page. Returns whether the directory has no more entries.
@@ -94,12 +99,6 @@ impl Filler {
         self.entries.push(added);
         true
     }
-}
-
-/// Approximate size of a page in a reply, with a lock for each entry with attributes.
-pub(super) fn size_with_locks(page: &ReadpageReply) -> usize {
-    let lock = |entry: &DirEntry| if entry.attr.is_some() { InodeLock::MIN_SIZE } else { 0 };
-    page.entries.iter().map(|entry| encoded_size(entry) + lock(entry)).sum()
 }
 
 fn encoded_size(entry: &DirEntry) -> usize {

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Bits a second of the link, headers included.
 pub(super) const LINK_BITS: u64 = 10_000_000_000;
 /// Bytes that wait before the link; more are dropped.
-const QUEUE_BYTES: u64 = 16 << 20;
+pub(super) const QUEUE_BYTES: u64 = 16 << 20;
 /// A message: the most that LNet moves at once.
 pub(super) const MESSAGE: u64 = 1 << 20;
 /// Messages that Lustre has under way to a peer by default.
@@ -58,8 +58,6 @@ impl Host {
 
 /// Most bytes that a connection may have under way for the router's sake.
 pub(super) const RECEIVE_BUFFER: u64 = TUNED_BUFFER;
-/// See [`QUEUE_BYTES`].
-pub(super) const QUEUE: u64 = QUEUE_BYTES;
 
 /// All constants that do not depend on the command's arguments.
 pub(super) fn fixed() -> Vec<Constant> {
