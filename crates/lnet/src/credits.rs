@@ -251,13 +251,19 @@ impl<T: Packable> Credits<T> {
         assert!(self.untaken > 0, "{peer} took a message that nobody sent");
         self.untaken -= 1;
         let mut out: Vec<_> = self.give_peer(peer, credit, now).into_iter().collect();
-        let (max, lanes) = (self.peer_credits_max, self.lanes);
-        let grown = self.peers.get_mut(&peer).filter(|gate| may_grow && gate.stock.max() < max && gate.stock.is_low());
-        if let Some(gate) = grown {
-            gate.stock.resize(gate.stock.max() + 1, lanes);
-            out.extend(self.use_peer(peer, now));
+        if may_grow {
+            out.extend(self.grow(peer, now));
         }
         out
+    }
+
+    /// Gives a peer that takes messages one more credit, if it may have more and less than half of those it has is free.
+    fn grow(&mut self, peer: Nid, now: Time) -> Vec<Released<T>> {
+        let (max, lanes) = (self.peer_credits_max, self.lanes);
+        let grown = self.peers.get_mut(&peer).filter(|gate| gate.stock.max() < max && gate.stock.is_low());
+        let Some(gate) = grown else { return Vec::new() };
+        gate.stock.resize(gate.stock.max() + 1, lanes);
+        self.use_peer(peer, now)
     }
 
     /// A credit of a peer comes back. Returns the message that may go now.
@@ -276,12 +282,16 @@ impl<T: Packable> Credits<T> {
         self.peers.get(&peer).is_some_and(|gate| gate.stock.is_low() || !gate.stock.can_take(lane))
     }
 
-    /// The driver is done with a message to `peer`: its credits come back, and up to two messages may go now, the
-    /// first because of the interface's credit, the second because of the peer's.
-    pub(crate) fn handle_done(&mut self, peer: Nid, pass: Pass, now: Time) -> [Option<Released<T>>; 2] {
+    /// The driver is done with a message to `peer`: its credits come back. Returns the messages that may go now: one because of the
+    /// interface's credit, one because of the peer's, and others if the peer gets one more credit, as with [`Credits::handle_taken`].
+    pub(crate) fn handle_done(&mut self, peer: Nid, pass: Pass, may_grow: bool, now: Time) -> Vec<Released<T>> {
         self.interface.give(pass.interface);
-        let first = self.next_of_interface(now);
-        [first, self.give_peer(peer, pass.peer, now)]
+        let mut out: Vec<_> = self.next_of_interface(now).into_iter().collect();
+        out.extend(self.give_peer(peer, pass.peer, now));
+        if may_grow {
+            out.extend(self.grow(peer, now));
+        }
+        out
     }
 
     /// The interface's credits.
@@ -518,16 +528,12 @@ mod tests {
             message
         }
 
-        fn note_all(&mut self, released: [Option<Released<i32>>; 2]) -> [Option<i32>; 2] {
-            released.map(|released| released.map(|released| self.note(released)))
-        }
-
         /// The driver is done with the oldest message to a peer.
-        fn handle_done(&mut self, peer: Nid) -> [Option<i32>; 2] {
+        fn handle_done(&mut self, peer: Nid) -> Vec<i32> {
             let at = self.in_hand.iter().position(|(to, _)| *to == peer).expect("a message to it is in hand");
             let (_, pass) = self.in_hand.remove(at);
-            let released = self.credits.handle_done(peer, pass, self.now);
-            self.note_all(released)
+            let released = self.credits.handle_done(peer, pass, false, self.now);
+            released.into_iter().map(|released| self.note(released)).collect()
         }
 
         /// The driver has sent the oldest message.
@@ -570,9 +576,9 @@ mod tests {
         assert_eq!(c.handle_send(A, 1, 4), Queued);
         assert_eq!(c.handle_send(B, 1, 5), Go(5), "another peer is not held back");
         assert_eq!(c.peer(A), (2, -2, -2, 2));
-        assert_eq!(c.handle_done(A), [None, Some(3)]);
-        assert_eq!(c.handle_done(A), [None, Some(4)]);
-        assert_eq!(c.handle_done(A), [None, None]);
+        assert_eq!(c.handle_done(A), [3]);
+        assert_eq!(c.handle_done(A), [4]);
+        assert!(c.handle_done(A).is_empty());
         assert_eq!(c.peer(A), (2, 1, -2, 0));
         assert_eq!(c.interface(), (10, 8, 7, 0));
     }
@@ -584,9 +590,9 @@ mod tests {
         assert_eq!(c.handle_send(A, 1, 2), Queued);
         assert_eq!(c.handle_send(B, 1, 3), Queued);
         assert_eq!(c.interface(), (1, -2, -2, 2));
-        assert_eq!(c.handle_done(A), [Some(2), None]);
-        assert_eq!(c.handle_done(A), [Some(3), None]);
-        assert_eq!(c.handle_done(B), [None, None]);
+        assert_eq!(c.handle_done(A), [2]);
+        assert_eq!(c.handle_done(A), [3]);
+        assert!(c.handle_done(B).is_empty());
         assert_eq!((c.interface().1, c.peer(A).2), (1, 6));
     }
 
@@ -596,7 +602,7 @@ mod tests {
         assert_eq!(c.handle_send(A, 1, 1), Go(1));
         assert_eq!(c.handle_send(A, 1, 2), Queued);
         assert_eq!(c.handle_send(A, 1, 3), Full(3));
-        assert_eq!(c.handle_done(A), [None, Some(2)]);
+        assert_eq!(c.handle_done(A), [2]);
     }
 
     #[test]
@@ -607,9 +613,9 @@ mod tests {
         assert_eq!(c.handle_send(A, 5000, 3), Queued, "any message finds room if little waits");
         assert_eq!(c.handle_send(A, 0, 4), Full(4));
         assert_eq!(c.handle_send(B, 5000, 5), Go(5));
-        assert_eq!(c.handle_done(A), [None, Some(2)]);
+        assert_eq!(c.handle_done(A), [2]);
         assert_eq!(c.handle_send(A, 1, 6), Full(6));
-        assert_eq!(c.handle_done(A), [None, Some(3)]);
+        assert_eq!(c.handle_done(A), [3]);
         assert_eq!(c.handle_send(A, 1, 7), Queued);
     }
 
@@ -800,7 +806,7 @@ mod tests {
         assert_eq!(c.send_for(CANCEL, A, 1, 31), Go(31));
         assert_eq!(c.send_for(CANCEL, A, 1, 32), Queued);
         assert!(c.credits.is_low(A, CANCEL));
-        assert_eq!(c.handle_done(A), [None, Some(32)], "the most urgent goes first into what is shared");
+        assert_eq!(c.handle_done(A), [32], "the most urgent goes first into what is shared");
         let released: Vec<_> = c.credits.set_lanes(false, c.now).into_iter().map(|(message, _)| message).collect();
         assert_eq!(released, [11, 12, 13, 14], "without lanes what was reserved is for all");
     }
@@ -829,9 +835,9 @@ mod tests {
         c.handle_send(A, 1, 2);
         c.handle_send(B, 1, 3);
         c.now += Duration::from_micros(700);
-        assert_eq!(c.handle_done(A), [Some(3), None], "the second waits for the interface now");
+        assert_eq!(c.handle_done(A), [3], "the second waits for the interface now");
         c.now += Duration::from_micros(5);
-        assert_eq!(c.handle_done(B), [Some(2), None]);
+        assert_eq!(c.handle_done(B), [2]);
         let [peer, interface] = c.credits.waits();
         assert_eq!((peer.total_us, peer.counts[10]), (700, 1));
         assert_eq!((interface.total_us, interface.counts[10], interface.counts[3]), (705, 1, 1));
@@ -844,11 +850,9 @@ mod tests {
         assert_eq!((sent, c.set_peer_credits(4, 4)), (2, vec![3, 4]));
         assert_eq!(c.peer(A), (4, -2, -2, 2));
         assert!(c.set_peer_credits(1, 1).is_empty());
-        assert_eq!([c.handle_done(A), c.handle_done(A), c.handle_done(A)], [[None, None]; 3]);
-        assert_eq!(
-            [c.handle_done(A), c.handle_done(A), c.handle_done(A)],
-            [[None, Some(5)], [None, Some(6)], [None; 2]]
-        );
+        assert!((0..3).all(|_| c.handle_done(A).is_empty()));
+        let goes: Vec<i32> = (0..3).flat_map(|_| c.handle_done(A)).collect();
+        assert_eq!(goes, [5, 6]);
         assert_eq!((c.peer(A).1, c.peer(B).0), (1, 1));
     }
 
@@ -860,7 +864,7 @@ mod tests {
         let (_, Pass { peer, interface }) = &c.in_hand[0];
         let again = Pass { peer: peer.clone(), interface: interface.clone() };
         c.handle_done(A);
-        let _ = c.credits.handle_done(A, again, c.now);
+        let _ = c.credits.handle_done(A, again, false, c.now);
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub use fault_rules::{FaultEffect, FaultRule, FaultStatus, Nodes, Often};
 pub use lnd::{ConnectionStatus, LinkStatus, PathStatus, Receipt, SocketStatus};
 pub use message::{MAX_PAYLOAD, MESSAGE_MAX, Portal, Purpose};
 pub use node::{IncomingPut, Loss, LossHook, PortalHandler};
-pub use options::{LnetOptions, TcpOptions, TcpTunables};
+pub use options::{LnetOptions, PEER_CREDITS_MAX, TcpOptions, TcpTunables};
 pub use params::{PARAMS, Stats};
 pub use peers::{PEER_NIDS_MAX, PeerError};
 pub use places::{Place, Places};
@@ -79,6 +79,7 @@ pub use sim::{
 };
 pub use sim_tcp::{CongestionControl, SimTcp, TcpEvent, TcpLink, TcpPath, Transfer, transfer};
 pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Traffic};
+pub use stock::credits_for_data;
 pub use tcp::TcpListen;
 pub use udsp::{NidSet, UdspError, UdspRule};
 pub use waits::{NodeWaits, WAIT_BOUNDS, WAIT_ROWS, Waits};

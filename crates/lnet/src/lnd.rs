@@ -204,6 +204,8 @@ pub(crate) struct Sending {
     pub(crate) is_by_rail: bool,
     /// How often it was given to another gateway, or another NID, because its own was lost.
     pub(crate) retries: u8,
+    /// True if the next hop has said that it has taken the message. Drivers that are done with a message before leave it false.
+    pub(crate) is_taken: bool,
     completed: bool,
 }
 
@@ -279,6 +281,7 @@ impl PackedSending {
             held,
             is_by_rail,
             retries,
+            is_taken: false,
             completed: false,
         }))
     }
@@ -420,6 +423,7 @@ impl Outbound {
             held,
             is_by_rail: false,
             retries,
+            is_taken: false,
             completed,
         }))
     }

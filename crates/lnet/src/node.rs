@@ -639,8 +639,8 @@ impl Interface {
         let mut s = self.state.lock();
         s.count_done(done, result, now, self.peers_max);
         if let Some(pass) = done.credits.take() {
-            let released = s.credits.handle_done(done.next_hop, pass, now);
-            s.ready.extend(released.into_iter().flatten());
+            let released = s.credits.handle_done(done.next_hop, pass, done.is_taken, now);
+            s.ready.extend(released);
         }
         self.pump(s);
     }
@@ -703,9 +703,9 @@ impl Interface {
         self.state.lock().credits.waits()
     }
 
-    /// Credits of a peer that was sent nothing yet.
-    pub(crate) fn peer_credits(&self) -> u32 {
-        self.state.lock().credits.peer_credits()
+    /// The most that the credits of a peer grow to.
+    pub(crate) fn peer_credits_max(&self) -> u32 {
+        self.state.lock().credits.peer_credits_max()
     }
 
     /// Gives the messages that are ready to the driver, unless somebody does already.

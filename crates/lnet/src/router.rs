@@ -32,8 +32,8 @@ pub struct RouterOptions {
     pub small_buffers: u32,
     /// Buffers for larger payloads, up to 1 MiB of data with the head of its request.
     pub large_buffers: u32,
-    /// Messages of one peer that a router holds; 0 is as many as it may have been sent and not have taken: `peer_credits`, or
-    /// what its network has instead.
+    /// Messages of one peer that a router holds; 0 is the most that a peer may be sent and not have taken, `peer_credits_max`, or what its
+    /// network has instead. They are held until the next node has taken them, which on a long path takes a round trip.
     pub peer_buffer_credits: u32,
     /// Whether each purpose has a reserve, and next hops and sources take turns; otherwise first in first out.
     pub lanes: bool,

@@ -432,10 +432,10 @@ impl LnetNode {
                 Some(router) => router.resize(options.buffers(), now),
                 None => {
                     let unpacked_max = self.options.peer_queue_unpacked_max;
-                    let new = Router::new(options, self.options.peer_credits).with_unpacked(unpacked_max);
+                    let new = Router::new(options, self.options.peer_credits_max).with_unpacked(unpacked_max);
                     let router = router.insert(new);
                     for interface in self.interfaces() {
-                        router.set_peer_credits(interface.nid.network, interface.peer_credits(), now);
+                        router.set_peer_credits(interface.nid.network, interface.peer_credits_max(), now);
                     }
                     for (network, credits) in routing.buffer_credits.lock().iter() {
                         router.set_peer_buffer_credits(*network, *credits, now);
@@ -474,7 +474,7 @@ impl LnetNode {
         let now = self.rt.now();
         let found = interfaces.inspect(|interface| interface.set_peer_credits(least, most, now)).count() > 0;
         if found && let Some(routing) = self.routing() {
-            let goes = routing.router.lock().as_mut().map(|router| router.set_peer_credits(network, least, now));
+            let goes = routing.router.lock().as_mut().map(|router| router.set_peer_credits(network, most, now));
             self.send_on(goes.into_iter().flatten());
         }
         found

@@ -835,11 +835,14 @@ fn handle(net: &Arc<Shared>, mut s: MutexGuard<'_, State>, event: Event, now: Ti
             let Flight { cargo, from, to, unreturned, .. } = *flight;
             let message = cargo.message();
             let receipt = match (unreturned, credits_return) {
-                (Some(out), CreditsReturn::Taken | CreditsReturn::LargeTaken) => {
+                (Some(mut out), CreditsReturn::Taken | CreditsReturn::LargeTaken) => {
                     let net = Arc::downgrade(net);
-                    Receipt::new(move || match net.upgrade() {
-                        Some(net) => net.return_credits(out, back),
-                        None => out.complete(Ok(())),
+                    Receipt::new(move || {
+                        out.is_taken = true;
+                        match net.upgrade() {
+                            Some(net) => net.return_credits(out, back),
+                            None => out.complete(Ok(())),
+                        }
                     })
                 }
                 (unreturned, _) => {

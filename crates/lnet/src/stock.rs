@@ -40,6 +40,12 @@ enum Source {
 /// The most credits or buffers of a stock.
 pub(crate) const STOCK_MAX: u32 = i32::MAX as u32;
 
+/// How many of these credits data may have: those that are not kept for other purposes.
+pub fn credits_for_data(credits: u32, lanes: bool) -> u32 {
+    let (shared, reserve) = Stock::parts(credits, lanes);
+    (shared + reserve) as u32
+}
+
 /// A number of credits or buffers as one that may fall below zero.
 fn signed(count: u32) -> i32 {
     assert!(count <= STOCK_MAX, "{count} credits or buffers");

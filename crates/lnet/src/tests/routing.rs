@@ -529,7 +529,8 @@ fn a_full_router_holds_its_senders_by_their_credits() {
     sim.block_on(Time::from_secs(3600), async move {
         let ((client, _), (server, server_nid)) = (f.client(1), f.server(1));
         let mut requests = inbox(&server, REQUEST);
-        let free = i64::from(LnetOptions::default().peer_credits);
+        let free = 32;
+        client.set_peer_credits(f.near.nid(1).network, free as u32);
         rt.sleep(ms(5000)).await;
         for n in 0..20 {
             client.post(server_nid, REQUEST, n, Payload::from(Bytes::from(vec![0; 1000]))).unwrap();
@@ -546,6 +547,37 @@ fn a_full_router_holds_its_senders_by_their_credits() {
         assert_eq!(order, (0..20).collect::<Vec<_>>());
         assert_eq!(gateway(&client, f.near.nid(100)).available_tx_credits, free);
         assert_eq!(f.routers[0].routing().unwrap().pools[PoolKind::Small as usize].available, 1);
+    });
+}
+
+/// A router holds a message for a round trip of the path behind it. It had 32 credits for each sender, so that no more than 20 MiB could be under way
+/// over an ocean, while the sender had 256.
+#[test]
+fn over_a_long_path_a_router_passes_on_as_many_messages_as_their_sender_has_credits_for() {
+    let mut sim = Sim::new(1);
+    let rt = sim.rt();
+    let mut f = Fabrics::new(&rt, CreditsReturn::Taken, CreditsReturn::Taken);
+    f.add_router(RouterOptions::default());
+    sim.block_on(Time::from_secs(3600), async move {
+        let ((client, _), (server, server_nid)) = (f.client(1), f.server(1));
+        let mut requests = inbox(&server, REQUEST);
+        rt.sleep(ms(5000)).await;
+        f.far.set_links(LinkOptions { latency: ms(1000), ..LinkOptions::default() });
+        let large = Bytes::from(vec![0; 5000]);
+        let mut arrived = Vec::new();
+        // A round trip is 2 s, so that 400 are under way. A next hop may hold 480 of the router's 1,024 large buffers.
+        for _ in 0..30 {
+            let mut count = 0;
+            for n in 0..200 {
+                // While there are few credits, the sender's queue is full.
+                let _ = client.post(server_nid, REQUEST, n, Payload::from(large.clone()));
+                rt.sleep(ms(5)).await;
+                count += std::iter::from_fn(|| requests.try_recv().ok()).count();
+            }
+            arrived.push(count);
+        }
+        // By then all credits that the path needs are there.
+        assert!(arrived[18..28].iter().sum::<usize>() >= 10 * 200, "{arrived:?} in each second");
     });
 }
 

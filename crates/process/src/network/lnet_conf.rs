@@ -630,9 +630,9 @@ global:
             ("udsp:\n  - idx: 0\n    dst: eth0\n", 3, "neither a network"),
             ("global:\n  retry_count: many\n", 2, "\"many\" is not a number"),
             (
-                "net:\n  - net type: tcp1\n    local NI(s):\n      - tunables: {peer_credits: 257}\n",
+                "net:\n  - net type: tcp1\n    local NI(s):\n      - tunables: {peer_credits: 1025}\n",
                 4,
-                "peer_credits: 257",
+                "peer_credits: 1025",
             ),
             (
                 "net:\n  - net type: tcp1\n    local NI(s):\n      - lnd tunables: {conns_per_peer: 65}\n",

@@ -2,7 +2,7 @@
 
 use nacre_base::Network;
 use nacre_base::nid::parse_address;
-use nacre_lnet::{LnetOptions, TcpTunables};
+use nacre_lnet::{LnetOptions, PEER_CREDITS_MAX, TcpTunables};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
@@ -147,7 +147,7 @@ impl Tunables {
     pub fn check(&self) -> Result<(), String> {
         for (name, value, range) in [
             ("credits", self.credits, 1..=1 << 20),
-            ("peer_credits", self.peer_credits, 0..=256),
+            ("peer_credits", self.peer_credits, 0..=PEER_CREDITS_MAX),
             ("peer_buffer_credits", self.peer_buffer_credits, 1..=1 << 20),
             ("conns_per_peer", self.conns_per_peer, 0..=CONNS_PER_PEER_MAX),
             ("tx_buffer_size", self.tx_buffer_size.filter(|size| *size != 0), BUFFER_MIN..=BUFFER_MAX),

@@ -40,7 +40,7 @@ pub(crate) async fn check(node: &Node, nid: &str, wanted: Option<u64>, probe: bo
         path,
         wanted: wanted.map(|rate| rate as f64),
         tunables: interface.tunables.clone().unwrap_or_default(),
-        credits: credits(&interfaces, &interface, status.map(|status| status.max_ni_tx_credits)),
+        credits: credits(&interfaces, &interface, status.map(|status| status.max_ni_tx_credits), lnet.has_lanes()),
         kernel: kernel(),
     };
     let mut chosen = facts.chosen();
@@ -71,13 +71,14 @@ async fn ping(node: &Node, peer: Nid, next_hop: Nid) -> Result<Ping, Refusal> {
     Ok(Ping::Took(least))
 }
 
-fn credits(all: &[InterfaceStatus], interface: &InterfaceStatus, of_peer: Option<u32>) -> Credits {
+fn credits(all: &[InterfaceStatus], interface: &InterfaceStatus, of_peer: Option<u32>, lanes: bool) -> Credits {
     let beside = all.iter().filter(|other| other.nid.network != interface.nid.network && other.peer_buffer_credits > 0);
     let fewest = beside.min_by_key(|other| other.peer_buffer_credits);
     Credits {
         peer: of_peer.unwrap_or(interface.peer_credits).min(interface.peer_credits_max),
         peer_max: interface.peer_credits_max,
         is_fixed: interface.peer_credits == interface.peer_credits_max,
+        lanes,
         router: fewest.map(|other| (other.nid.network.to_string(), other.peer_buffer_credits)),
     }
 }

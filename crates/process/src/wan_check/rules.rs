@@ -2,9 +2,9 @@
 //! sans-IO engine: it is told the facts.
 //!
 //! With n connections of which each may have w bytes under way, a path with a round trip T carries at most n w / T. The same holds for
-//! credits, of which each is out for a message of 1 MiB until the peer has taken it.
+//! credits that are for data, of which each is out for a message of 1 MiB until the peer has taken it.
 
-use nacre_lnet::{MAX_PAYLOAD, PathStatus, SocketStatus, TcpTunables};
+use nacre_lnet::{MAX_PAYLOAD, PathStatus, SocketStatus, TcpTunables, credits_for_data};
 use std::time::Duration;
 
 /// A path, and all that was chosen for it.
@@ -28,6 +28,8 @@ pub(super) struct Credits {
     pub(super) peer_max: u32,
     /// True if an administrator has set their number.
     pub(super) is_fixed: bool,
+    /// True if some of them are kept for purposes other than data.
+    pub(super) lanes: bool,
     /// On a router, another of its networks, and messages that it holds of each node there. Each is held until the peer has taken it. It is the
     /// network with the fewest.
     pub(super) router: Option<(String, u32)>,
@@ -166,8 +168,13 @@ impl Facts {
         self.rate_of(window? as f64 * f64::from(self.connections()))
     }
 
+    /// How many of these credits messages with data may have.
+    fn for_data(&self, credits: u32) -> u32 {
+        credits_for_data(credits, self.credits.lanes)
+    }
+
     fn bound_of_credits(&self, credits: u32) -> Option<f64> {
-        self.rate_of(f64::from(credits) * MAX_PAYLOAD as f64)
+        self.rate_of(f64::from(self.for_data(credits)) * MAX_PAYLOAD as f64)
     }
 
     /// Rate at which the losses that were seen let TCP send, and their part of the segments; none if there were too few, or the
@@ -364,7 +371,8 @@ impl Facts {
         }
         let carry = |credits: u32| self.bound_of_credits(credits).filter(|bound| self.is_short(Some(*bound)));
         if let Some(bound) = carry(self.credits.peer_max) {
-            let why = format!("{} messages of 1 MiB under way can carry {}", self.credits.peer_max, rate(bound));
+            let data = self.for_data(self.credits.peer_max);
+            let why = format!("{data} messages of 1 MiB under way can carry {}", rate(bound));
             let command = match self.credits.is_fixed {
                 true => set("--peer-credits", "0".to_owned()),
                 false => "none: a peer has no more; another router has credits of its own".to_owned(),
@@ -374,9 +382,12 @@ impl Facts {
         if let Some((network, held)) = &self.credits.router
             && let Some(bound) = carry(*held)
         {
-            let needed = self.window_needed() * u64::from(self.connections().max(1)) / MIB + 1;
+            let messages = self.window_needed() * u64::from(self.connections().max(1)) / MIB + 1;
+            // Of eight credits five are for data, unless data may have all.
+            let needed = if self.credits.lanes { messages.div_ceil(5) * 8 } else { messages };
+            let data = self.for_data(*held);
             let why =
-                format!("{held} messages of 1 MiB of a node on {network} in this router can carry {}", rate(bound));
+                format!("{data} messages of 1 MiB of a node on {network} in this router can carry {}", rate(bound));
             let command = format!("lnetctl net set --net {network} --peer-buffer-credits {needed}");
             all.push(Limit { what: "router credits", why, command });
         }
@@ -450,7 +461,7 @@ mod tests {
             },
             wanted: None,
             tunables: TcpTunables::default(),
-            credits: Credits { peer: 32, peer_max: 256, is_fixed: false, router: None },
+            credits: Credits { peer: 32, peer_max: 1024, is_fixed: false, lanes: true, router: None },
             kernel: Kernel {
                 tcp_wmem: Some([4096, 16_384, 4 << 20]),
                 tcp_rmem: Some([4096, 131_072, 32 << 20]),
@@ -479,7 +490,7 @@ mod tests {
             ("send buffer", Some(10 * 4 * mib)),
             ("receive buffer", Some(10 * 16 * mib)),
             ("congestion control", None),
-            ("peer credits", Some(256 * mib)),
+            ("peer credits", Some(640 * mib)),
         ];
         assert_eq!(bounds, want);
         assert!(facts.chosen().iter().all(|row| !row.is_explicit));
@@ -515,13 +526,14 @@ mod tests {
         let mut facts = path();
         facts.wanted = Some(5e8);
         facts.tunables.conns_per_peer = 2;
-        facts.credits = Credits { peer: 8, peer_max: 8, is_fixed: true, router: Some(("tcp1".to_owned(), 4)) };
+        let router = Some(("tcp1".to_owned(), 4));
+        facts.credits = Credits { peer: 8, peer_max: 8, is_fixed: true, lanes: true, router };
         let want = [
             "sysctl -w net.ipv4.tcp_wmem=\"4096 16384 25165824\"",
             "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 50331648\"",
             "lnetctl net set --net tcp2 --conns-per-peer 0",
             "lnetctl net set --net tcp2 --peer-credits 0",
-            "lnetctl net set --net tcp1 --peer-buffer-credits 49",
+            "lnetctl net set --net tcp1 --peer-buffer-credits 80",
         ];
         assert_eq!(commands(&facts), want);
         let explicit = facts.chosen().into_iter().filter(|row| row.is_explicit).map(|row| row.what);
