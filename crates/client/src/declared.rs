@@ -1,5 +1,6 @@
 //! Declarations of the parameters of mounts.
 
+use crate::far::FAR_UNDER_WAY_MB_MAX;
 use crate::inodes::ahead::LOOKUP_AHEAD_KB_MAX;
 use crate::jobs::{JOBID_NAME, JOBID_VAR};
 use nacre_base::param::declared::{Declared, Kind, SWITCH, number};
@@ -96,6 +97,14 @@ pub const PARAMS: &[Declared] = &[
         "Bounds the entries of directories that one lookup brings over a distance; 0 brings none.",
     )
     .in_unit("KiB"),
+    Declared::kept(
+        LLITE,
+        "far_under_way_mb",
+        number(0, FAR_UNDER_WAY_MB_MAX as i64),
+        "0",
+        "Bounds the data under way to OSTs far away, for reads and writes each; 0 is six times what the path holds.",
+    )
+    .in_unit("MiB"),
     Declared::text(&["mgc"], "ir_state", "Whether the mount hears of restarted targets from the MGS."),
     Declared::shown(LOV_AND_LMV, "numobd", Kind::Gauge, "Targets that the mount knows.").metric("targets"),
     Declared::shown(

@@ -12,7 +12,7 @@ use crate::inodes::ahead::LOOKUP_AHEAD_KB_MAX;
 use nacre_base::Time;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -28,6 +28,8 @@ const LEAST_MOST: u64 = 16 << 20;
 /// And otherwise so many times what the way holds. A request is under way for two round trips if its server asks for the data, and waits
 /// for credits before and for its reply after.
 const MOST_OF_WAY: u64 = 6;
+/// The largest bound that an administrator may set.
+pub(crate) const FAR_UNDER_WAY_MB_MAX: u64 = 1 << 20;
 
 /// Requests that share room on a way. Those for which the OST takes the lock may wait there until this client has written what it holds
 /// under a lock, so they must not keep room from that.
@@ -60,12 +62,14 @@ pub(crate) struct Far {
     room: [Notify; FLOWS],
     /// Most KiB of directories' entries that a lookup may bring ahead.
     pub(crate) lookup_ahead_kb: Arc<AtomicU64>,
+    /// Most MiB of each flow that an administrator allows under way; 0 for what follows from the ways.
+    pub(crate) under_way_mb: Arc<AtomicU64>,
 }
 
 impl Default for Far {
     fn default() -> Far {
-        let (ways, room) = Default::default();
-        Far { ways, room, lookup_ahead_kb: Arc::new(AtomicU64::new(LOOKUP_AHEAD_KB_MAX)) }
+        let (ways, room, under_way_mb) = Default::default();
+        Far { ways, room, lookup_ahead_kb: Arc::new(AtomicU64::new(LOOKUP_AHEAD_KB_MAX)), under_way_mb }
     }
 }
 
@@ -83,7 +87,8 @@ impl Far {
 
     /// Waits until there is room for a request of so many bytes. One for which others wait, `urgent`, takes room that is not there.
     pub(crate) async fn enter(&self, flow: Flow, bytes: u64, urgent: bool) -> Pass<'_> {
-        while !self.ways.lock().enter(flow, bytes, urgent) {
+        let allowed = || Some(self.under_way_mb.load(Ordering::Relaxed) << 20).filter(|bytes| *bytes > 0);
+        while !self.ways.lock().enter(flow, bytes, urgent, allowed()) {
             self.room[flow as usize].notified().await;
         }
         // There may be room for one more.
@@ -130,9 +135,10 @@ impl FarWays {
         self.bytes += bytes;
     }
 
-    /// Takes room for a request; false if there is none. A way that is empty takes any request.
-    fn enter(&mut self, flow: Flow, bytes: u64, urgent: bool) -> bool {
-        let most = self.most();
+    /// Takes room for a request; false if there is none. A way that is empty takes any request. `allowed` is the number of bytes that an
+    /// administrator has set for each flow.
+    fn enter(&mut self, flow: Flow, bytes: u64, urgent: bool, allowed: Option<u64>) -> bool {
+        let most = allowed.unwrap_or_else(|| self.most());
         let under_way = &mut self.under_way[flow as usize];
         let enters = urgent || *under_way == 0 || *under_way + bytes <= most;
         *under_way += if enters { bytes } else { 0 };
@@ -194,22 +200,24 @@ mod tests {
     #[test]
     fn no_more_is_under_way_than_a_few_times_what_the_way_holds() {
         let mut ways = FarWays::default();
-        let fill = |ways: &mut FarWays, flow| (0..).take_while(|_| ways.enter(flow, MIB, false)).count() as u64;
+        let fill = |ways: &mut FarWays, flow| (0..).take_while(|_| ways.enter(flow, MIB, false, None)).count() as u64;
         assert_eq!(fill(&mut ways, Flow::Write), FIRST_MOST / MIB);
         assert_eq!(fill(&mut ways, Flow::Read), FIRST_MOST / MIB, "each flow has its own room");
-        assert!(ways.enter(Flow::Write, MIB, true), "a request for which others wait needs no room");
+        assert!(ways.enter(Flow::Write, MIB, true, None), "a request for which others wait needs no room");
         (0..=FIRST_MOST / MIB).for_each(|_| ways.leave(Flow::Write, MIB));
         stream(&mut ways, 10_000, 1000, MIB);
         assert_eq!(fill(&mut ways, Flow::Write), 60, "the way holds 10 MiB");
-        assert!(!ways.enter(Flow::Write, MIB, false));
+        assert!(!ways.enter(Flow::Write, MIB, false, None));
         ways.leave(Flow::Write, MIB);
-        assert!(ways.enter(Flow::Write, MIB, false));
+        assert!(ways.enter(Flow::Write, MIB, false, None));
         let mut slow = FarWays::default();
         stream(&mut slow, 10_000, 1000, MIB / 100);
         assert_eq!(fill(&mut slow, Flow::Write), LEAST_MOST / MIB);
         let mut empty = FarWays::default();
-        assert!(empty.enter(Flow::Read, 2 * FIRST_MOST, false), "a request may be larger than the room");
-        assert!(!empty.enter(Flow::Read, 1, false));
+        assert!(empty.enter(Flow::Read, 2 * FIRST_MOST, false, None), "a request may be larger than the room");
+        assert!(!empty.enter(Flow::Read, 1, false, None));
+        assert!(empty.enter(Flow::Read, 1, false, Some(3 * FIRST_MOST)), "an administrator allows more");
+        assert!(!empty.enter(Flow::Read, 1, false, Some(MIB)), "or less");
     }
 
     #[test]

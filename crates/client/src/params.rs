@@ -1,6 +1,7 @@
 //! The parameters of a mount, under Lustre's names. Settings take effect at once.
 
 use crate::Client;
+use crate::far::FAR_UNDER_WAY_MB_MAX;
 use crate::inodes::ahead::LOOKUP_AHEAD_KB_MAX;
 use crate::jobs::JobSettings;
 use crate::lock_params::{self, number_in};
@@ -117,6 +118,8 @@ fn add_statahead(params: &Params, llite: &str, client: &Client) {
     params.add_rw(format!("{llite}.statahead_max"), move || shown.max(), set_max);
     let lookup_ahead = client.mount.far().lookup_ahead_kb.clone();
     params.add_number(format!("{llite}.lookup_ahead_kb"), lookup_ahead, 0..=LOOKUP_AHEAD_KB_MAX);
+    let under_way = client.mount.far().under_way_mb.clone();
+    params.add_number(format!("{llite}.far_under_way_mb"), under_way, 0..=FAR_UNDER_WAY_MB_MAX);
     params.add_number(format!("{llite}.statahead_agl"), client.statahead().agl.clone(), 0..=1);
     let (shown, cleared) = (client.statahead().clone(), client.statahead().clone());
     let clear = move |_: &str| {

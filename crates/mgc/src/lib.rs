@@ -1,6 +1,7 @@
 //! The client of the management service: keeps a file system's configuration current, registers targets, leases FID
 //! sequences. Every client and every target has one. It knows nothing of data.
 
+mod entries;
 mod settings;
 mod versions;
 

@@ -1,5 +1,6 @@
 //! How a node's copy of the configuration becomes the newest version by a reply of the MGS.
 
+use crate::entries;
 use nacre_wire::mgs::{Config, ConfigReply};
 use std::collections::BTreeMap;
 
@@ -17,6 +18,7 @@ pub(crate) fn updated(known: &Config, reply: ConfigReply) -> Option<Config> {
     if since != 0 && since != known.version {
         return None;
     }
+    entries::share(&mut newest.targets);
     if since != 0 {
         let mut targets: BTreeMap<&str, _> = known.targets.iter().map(|t| (&t.target[..], t)).collect();
         targets.extend(newest.targets.iter().map(|t| (&t.target[..], t)));

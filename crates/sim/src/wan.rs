@@ -202,7 +202,12 @@ fn set_up(cluster: &Cluster, way: Way) -> Result<(), String> {
         return Ok(());
     }
     let rpcs = RPC_CREDITS.to_string();
-    for (name, value) in [("osc.*.max_rpcs_in_flight", rpcs.as_str()), ("osc.*.max_pages_per_rpc", "256")] {
+    for (name, value) in [
+        ("osc.*.max_rpcs_in_flight", rpcs.as_str()),
+        ("osc.*.max_pages_per_rpc", "256"),
+        // As many as there are RPCs, on each side of the credits.
+        ("llite.*.far_under_way_mb", "1024"),
+    ] {
         params.set(name, value).map_err(|e| format!("{name}: {e}"))?;
     }
     for server in cluster.servers() {

@@ -52,7 +52,7 @@ const CONNECTION_MAX: u64 = 668;
 /// Most bytes that its ping adds while it is under way: the message, and what the import remembers of it.
 const PING_MAX: u64 = 232;
 /// Most bytes of a mounted client beside its connections.
-const CLIENT_MAX: u64 = 17_550;
+const CLIENT_MAX: u64 = 16_384;
 
 /// Clients, each on a node of its own.
 const CLIENTS: u64 = 3000;
