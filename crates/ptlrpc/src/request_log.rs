@@ -100,7 +100,10 @@ struct Running {
     replay: bool,
     /// When the latest copy of the request arrived.
     arrived: Time,
+    /// Time at which the client gives up, as far as this node knows.
     deadline: Time,
+    /// The node has told the client to wait until then. A client that sends the request again has not heard it.
+    promised: Time,
 }
 
 /// Most requests of a client that run or wait at a time, for a slot, a lock or the end of a recovery. A mount with a
@@ -122,7 +125,7 @@ impl RequestLog {
         if let Some(running) = self.running.get_mut(&r.xid) {
             // The client waits anew for this copy, so early replies go on for as long as for a first one.
             (running.reply_to, running.arrived) = (r.reply_to, r.at);
-            running.deadline = running.deadline.max(r.deadline);
+            running.deadline = r.deadline;
             return Verdict::Running;
         }
         if let Some((_, reply)) = answered.saved.as_ref().and_then(|saved| saved.by_xid.get(&r.xid)) {
@@ -139,7 +142,9 @@ impl RequestLog {
         }
         let Received { reply_to, lane, tag, bytes, replay, at: arrived, deadline, .. } = r;
         self.running_bytes += bytes;
-        self.running.get_or_insert_with(r.xid, || Running { reply_to, lane, tag, bytes, replay, arrived, deadline });
+        let promised = Time::ZERO;
+        let running = || Running { reply_to, lane, tag, bytes, replay, arrived, deadline, promised };
+        self.running.get_or_insert_with(r.xid, running);
         if r.resent && r.tag != Tag(0) { Verdict::AskTarget } else { Verdict::Execute }
     }
 
@@ -171,6 +176,7 @@ impl RequestLog {
     pub(crate) fn extend(&mut self, xid: u64, deadline: Time) -> Option<ReplyTo> {
         let running = self.running.get_mut(&xid)?;
         running.deadline = running.deadline.max(deadline);
+        running.promised = running.promised.max(deadline);
         Some(running.reply_to)
     }
 
@@ -191,7 +197,8 @@ impl RequestLog {
             // If the deadline has passed, the client has given up or missed an early reply: it will send the request
             // again.
             if r.deadline > now && r.deadline.since(now) <= AT_EARLY_MARGIN {
-                let Some(wait) = extension(now.since(r.arrived)) else { continue };
+                let promised = Some(r.promised.since(now)).filter(|wait| *wait > AT_EARLY_MARGIN);
+                let Some(wait) = extension(now.since(r.arrived)).max(promised) else { continue };
                 r.deadline = now + wait;
                 due.push(Early { xid: *xid, reply_to: r.reply_to, wait });
             }
@@ -430,6 +437,20 @@ mod tests {
         let (due, _) = log.handle_time(Time::from_secs(706));
         let wait = Duration::from_secs(30);
         assert_eq!(due, [Early { xid: 5, reply_to: to(2), wait }]);
+    }
+
+    /// The word that a reply takes half an hour was lost, and the client sent its request again every eleven seconds for as long.
+    #[test]
+    fn a_client_that_sends_a_request_again_hears_once_more_how_long_the_reply_takes() {
+        let mut log = RequestLog::default();
+        log.handle_request(received(5, 0));
+        log.extend(5, Time::from_secs(1800));
+        assert_eq!(log.handle_time(Time::from_secs(6)).0, []);
+        let at = Time::from_secs(12);
+        log.handle_request(Received { at, deadline: Time::from_secs(23), ..resent(5, 0) });
+        let (due, next) = log.handle_time(Time::from_secs(18));
+        assert_eq!(due, [Early { xid: 5, reply_to: to(2), wait: Duration::from_secs(1782) }]);
+        assert_eq!(next, Time::from_secs(1795));
     }
 
     #[test]

@@ -83,6 +83,7 @@ fn a_request_without_a_buffer_waits_with_its_credit() {
     run(1, 60, |rt| async move {
         let options = SimNetOptions { credits_return: CreditsReturn::Taken, ..SimNetOptions::default() };
         let w = World::with(&rt, options);
+        w.client.lnet().set_peer_credits(w.client.lnet().nids()[0].network, 32);
         let (import, server) = (w.import(), Params::new());
         w.server.node.list_in(&server);
         server.set("req_buffers_max", "4").unwrap();
