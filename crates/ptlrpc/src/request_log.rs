@@ -123,7 +123,8 @@ impl RequestLog {
         let answered = &mut self.lanes[r.lane as usize];
         answered.handle_seen(r.last_xid.min(r.xid.saturating_sub(1)));
         if let Some(running) = self.running.get_mut(&r.xid) {
-            // The client waits anew for this copy, so early replies go on for as long as for a first one.
+            // The client waits anew for this copy, so early replies go on for as long as for a first one. It has not heard what was told
+            // before, so only the deadline of this copy counts.
             (running.reply_to, running.arrived) = (r.reply_to, r.at);
             running.deadline = r.deadline;
             return Verdict::Running;

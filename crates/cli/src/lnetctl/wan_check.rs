@@ -1,4 +1,4 @@
-//! `nacre wan-check` prints how fast the path to a peer can be, which settings Nacre has chosen for it, and which limits make it slower.
+//! `nacre wan-check` prints the settings of the path to a peer, the rate that each of them allows, and the limits that slow the path down.
 
 use super::host::{Host, is_on_network_of, refusal_of_all};
 use super::printed::aligned;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Show how fast the path to a peer can be, which settings were chosen for it, and which limits make it slower
+/// Show the settings of the path to a peer, the rate that each of them allows, and the limits that slow the path down
 ///
 /// PEER is a NID, such as 203.0.113.1@tcp2. The processes of this host on its network are asked:
 /// routers, servers and mounts. If none is there, all are asked, and the connections are those to

@@ -22,8 +22,7 @@ struct Line {
     /// Messages under way, by their numbers.
     freight: FxHashMap<u64, Freight>,
     last_number: u64,
-    /// Time of the event that will wake this line. It ignores events at other times, because something else has happened since they were
-    /// scheduled.
+    /// Time of the event that will wake this line. The line ignores events at other times, because it has changed since they were scheduled.
     wakes_at: Option<Time>,
 }
 
