@@ -2,7 +2,7 @@
 
 use crate::network::NetworkArgs;
 use crate::output::fail;
-use nacre_base::{Errno, Nid};
+use nacre_base::{Errno, Nid, size};
 use nacre_client::{Client, JobSettings, MountConfig, MountSource};
 use nacre_fuse::{FuseError, MountOptions, Unmount};
 use nacre_process::memory::is_our_mount;
@@ -25,7 +25,8 @@ pub(crate) struct Mount {
     foreground: bool,
     /// Mount options, separated by commas: ro, noatime, sync, remount, noir (no imperative recovery), nochecksum (data is
     /// not checked on the wire), always_ping (every target, whatever the site has chosen), jobid_var=VARIABLE and
-    /// jobid_name=TEMPLATE (the parameters of these names), listen=ADDRESS and route=NETWORK:GATEWAY (as --listen and
+    /// jobid_name=TEMPLATE (the parameters of these names), cache=DIRECTORY (what is read is kept there, for the next mounts, too) and
+    /// size=SIZE (how much; half of the free space by default), listen=ADDRESS and route=NETWORK:GATEWAY (as --listen and
     /// --route, for /etc/fstab), network=NETWORK (of this host's networks only this one), ...; unknown ones are refused
     #[arg(short = 'o', value_delimiter = ',')]
     options: Vec<String>,
@@ -53,6 +54,10 @@ const ALWAYS_PING: &str = "always_ping";
 const JOBID_VAR: &str = "jobid_var=";
 const JOBID_NAME: &str = "jobid_name=";
 
+/// The directory of the cache on disk, and how much may be in it. Of NFS's cachefiles and of Lustre's `lctl pcc`.
+const CACHE: &str = "cache=";
+const CACHE_SIZE: &str = "size=";
+
 /// Makes the kernel clear set-id bits as Linux before 5.11 does. Undocumented, for tests.
 const NO_KILL_PRIV: &str = "nokillpriv";
 
@@ -62,7 +67,8 @@ const REMOUNT: &str = "remount";
 /// Shown for an unknown option.
 const KNOWN_OPTIONS: &str = "ro, rw, nosuid, suid, nodev, dev, noexec, exec, noatime, relatime, strictatime, nodiratime, diratime \
      (listing a directory changes its access time in neither case), sync, async, dirsync, remount, noir (no imperative recovery), checksum, \
-     nochecksum, always_ping, jobid_var=VARIABLE, jobid_name=TEMPLATE, listen=ADDRESS, network=NETWORK, route=NETWORK:GATEWAY, and \
+     nochecksum, always_ping, jobid_var=VARIABLE, jobid_name=TEMPLATE, cache=DIRECTORY, size=SIZE, listen=ADDRESS, network=NETWORK, \
+     route=NETWORK:GATEWAY, and \
      those that only mount(8) heeds, such as _netdev, noauto, nofail and x-*";
 
 /// Options of mount(8) that need nothing from this program, or that every mount has; and those that the kernel shows for
@@ -183,7 +189,7 @@ fn check(args: &Mount) -> Result<MountSource, String> {
     }
     for option in &args.options {
         let ours = [NO_IMPERATIVE_RECOVERY, NO_KILL_PRIV, NO_CHECKSUMS, CHECKSUMS, ALWAYS_PING, REMOUNT];
-        let with_value = [JOBID_VAR, JOBID_NAME].iter().any(|o| option.starts_with(o));
+        let with_value = [JOBID_VAR, JOBID_NAME, CACHE, CACHE_SIZE].iter().any(|o| option.starts_with(o));
         let is_ours = with_value || ours.contains(&option.as_str());
         let is_accepted = ACCEPTED_OPTIONS.contains(&option.as_str()) || option.starts_with("max_read=");
         let is_flag = MountOptions::default().set_flag(option);
@@ -192,7 +198,21 @@ fn check(args: &Mount) -> Result<MountSource, String> {
         }
     }
     jobs(args)?;
+    disk_cache(args)?;
     Ok(source)
+}
+
+/// The directory and the size of the cache on disk that the options ask for.
+fn disk_cache(args: &Mount) -> Result<Option<(PathBuf, Option<u64>)>, String> {
+    let last = |prefix| args.options.iter().filter_map(|o| o.strip_prefix(prefix)).next_back();
+    let bad = |size: &str| format!("mount option size={size}: it must be a number of bytes, such as 500M or 100G");
+    let size = last(CACHE_SIZE).map(|text| size::parse(text, 1).ok_or_else(|| bad(text))).transpose()?;
+    match last(CACHE) {
+        Some("") => Err("mount option cache= needs a directory, such as cache=/var/cache/nacre".to_owned()),
+        Some(dir) => Ok(Some((PathBuf::from(dir), size))),
+        None if size.is_some() => Err("mount option size= needs cache=, whose size it is".to_owned()),
+        None => Ok(None),
+    }
 }
 
 fn start_in_background(args: &Mount) -> Result<(), String> {
@@ -236,6 +256,9 @@ async fn serve(args: Mount) -> Result<(), String> {
     if args.options.iter().any(|o| o == ALWAYS_PING) {
         always_ping(&process)?;
     }
+    if let Some((dir, size)) = disk_cache(&args)? {
+        process.add_client_cache(&client, &dir, size).await?;
+    }
     let session = attach(&process, &client, &args.mountpoint, mount_options(&args)).await?;
     daemon::say_ready(args.mountpoint.display());
     let told_to_stop = tokio::select! {
@@ -248,6 +271,7 @@ async fn serve(args: Mount) -> Result<(), String> {
         }
         // In case the kernel did not wait for that at umount(2).
         let _ = client.settle(STOP_PATIENCE).await;
+        process.client_caches().close().await;
         process.node().stop().await;
     };
     tokio::select! {

@@ -48,6 +48,12 @@ pub const PARAMS: &[Declared] = &[
         "",
         "What was fetched before programs asked, and what of it was used.",
     ),
+    Declared::shown(
+        LLITE,
+        "pcc_stats",
+        Kind::Statistics,
+        "What the mount's cache on disk has, and what it brought; see lctl pcc.",
+    ),
     Declared::kept(
         LLITE,
         "max_cached_mb",

@@ -277,16 +277,25 @@ impl InodeCache {
 
 /// Losing.
 impl InodeCache {
-    /// Handles a callback: another client waits for the lock. ENOENT if the lock is neither held nor on its way.
-    pub(crate) fn handle_blocking(&mut self, callback: &BlockingCallback) -> Result<(), Errno> {
+    /// Handles a callback: another client waits for the lock. ENOENT if the lock is neither held nor on its way. Returns whether
+    /// it may be on its way, so that [`InodeCache::unclaimed`] is to be called later.
+    pub(crate) fn handle_blocking(&mut self, callback: &BlockingCallback) -> Result<bool, Errno> {
         let bits = if callback.bits == 0 { ALL } else { callback.bits };
         self.forget_bits(callback.resource, bits);
         match self.locks.handle_blocking(callback) {
             Blocking::NotHeld => return Err(Errno::ENOENT),
+            Blocking::Awaited => return Ok(true),
             Blocking::Later => {}
             Blocking::Now(giving) => self.give(giving),
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// A lock that was called back before it came is to be here by now; it is given back if it is not.
+    pub(crate) fn unclaimed(&mut self, id: LockId) {
+        if self.locks.unclaimed(id) {
+            self.out.push(Out::Cancel(id));
+        }
     }
 
     fn give(&mut self, giving: Giving) {

@@ -23,6 +23,7 @@ use nacre_base::param::Params;
 use nacre_base::{Errno, Faults, Fid, Nid, TargetName, Time, Uuid};
 use nacre_ldlm::lock_cache::{LockCache, LruLimits};
 use nacre_mgc::Mgc;
+use nacre_pcc::Pcc;
 use nacre_ptlrpc::RpcNode;
 use nacre_rt::Rt;
 use nacre_wire::attr::{Attr, Credentials, StatFs, mode};
@@ -31,7 +32,7 @@ use nacre_wire::mds::{
     AttrReply, DirEntry, READPAGE_MAX, Readpage, ReadpageReply, Reint, ReintCreate, ReintLink, ReintRecord,
     ReintRename, ReintUnlink,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::pin::pin;
@@ -200,6 +201,7 @@ impl Client {
             memory: Arc::new(Memory::new(config.cached_bytes)),
             far: OnceLock::new(),
             rules: Rules::default(),
+            pcc: RwLock::default(),
             rt,
         });
         let mgc = Mgc::new(node, config.mgs.clone(), mount.client, &config.client_name);
@@ -268,6 +270,11 @@ impl Client {
     /// set.
     pub fn set_cache_share(&self, bytes: u64) {
         self.mount.memory.set_share(bytes);
+    }
+
+    /// Sets the cache on disk, or none, from now on; returns the one before. The cache outlives the mount: whoever opened it closes it.
+    pub fn set_disk_cache(&self, cache: Option<Arc<Pcc>>) -> Option<Arc<Pcc>> {
+        std::mem::replace(&mut *self.mount.pcc.write(), cache)
     }
 
     /// Sets the rules that follow from the mount's options, from now on.

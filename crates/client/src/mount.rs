@@ -16,9 +16,11 @@ use callback_service::{CallbackService, Callbacks};
 use invalidate::Invalidator;
 use nacre_base::param::Params;
 use nacre_base::{Faults, Uuid};
+use nacre_pcc::Pcc;
 use nacre_ptlrpc::{Refusals, RpcNode, Servers};
 use nacre_rt::Rt;
 use nacre_wire::ldlm::callback_target;
+use parking_lot::RwLock;
 use std::sync::{Arc, OnceLock};
 
 /// The mount, as its connections need to know it.
@@ -45,11 +47,18 @@ pub(crate) struct Mount {
     /// The ways to servers far away. Made when the client first uses one, or when parameters are added.
     pub(crate) far: OnceLock<Box<Far>>,
     pub(crate) rules: Rules,
+    /// The cache on disk, if there is one.
+    pub(crate) pcc: RwLock<Option<Arc<Pcc>>>,
 }
 
 impl Mount {
     pub(crate) fn far(&self) -> &Far {
         self.far.get_or_init(Box::default)
+    }
+
+    /// The cache on disk, if there is one.
+    pub(crate) fn disk_cache(&self) -> Option<Arc<Pcc>> {
+        self.pcc.read().clone()
     }
 
     /// Serves the target that `servers` send callbacks to.

@@ -1,6 +1,6 @@
 //! One OST: its objects' data and attributes, cached under extent locks. `lov` spreads a file over objects.
 //!
-//! `locks` gets locks and `giving` gives them back; `object` is the state of one object, `read` and `write` use and
+//! `locks` gets locks (`asking` is a request for some) and `giving` gives them back; `object` is the state of one object, `read` and `write` use and
 //! change it, `advice` serves access hints from programs, `write_back` brings dirty bytes to the server; `rpc` has the
 //! requests.
 //!
@@ -8,6 +8,7 @@
 
 pub(crate) mod advice;
 mod ahead;
+mod asking;
 pub(crate) mod giving;
 mod lock_state;
 pub(crate) mod locks;

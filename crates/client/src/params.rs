@@ -41,6 +41,7 @@ pub(crate) fn add_mount(params: &Params, client: &Client) {
     });
     add_jobs(params, client.jobs());
     add_memory(params, &llite, &client.mount);
+    add_disk_cache(params, &llite, &client.mount);
     add_statahead(params, &llite, client);
 
     let lov = format!("lov.{fsname}-clilov-{instance}");
@@ -106,6 +107,30 @@ fn add_memory(params: &Params, llite: &str, mount: &Arc<Mount>) {
     for (name, value) in names.into_iter().zip(&mount.memory.read_ahead_mb) {
         params.add_number(format!("{llite}.{name}"), value.clone(), 0..=1 << 20);
     }
+}
+
+/// What the cache on disk has and has done; nothing without one.
+fn add_disk_cache(params: &Params, llite: &str, mount: &Arc<Mount>) {
+    let mount = Arc::downgrade(mount);
+    params.add(format!("{llite}.pcc_stats"), move || {
+        let status = mount.upgrade()?.disk_cache()?.status();
+        let mut fields = Fields::default();
+        let all = [
+            ("limit_bytes", status.limit),
+            ("used_bytes", status.used),
+            ("objects", status.objects),
+            ("hit_bytes", status.hits),
+            ("miss_bytes", status.misses),
+            ("kept_bytes", status.kept),
+            ("refused_bytes", status.refused),
+            ("evicted_objects", status.evicted),
+            ("outdated_objects", status.outdated),
+            ("damaged_objects", status.damaged),
+            ("has_failed", u64::from(status.has_failed)),
+        ];
+        all.into_iter().for_each(|(name, value)| fields.push(name, value));
+        Some(fields)
+    });
 }
 
 /// Parameters of statahead.

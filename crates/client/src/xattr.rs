@@ -6,9 +6,10 @@ use crate::mount::connection::Connection;
 use crate::stats::Op;
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_base::{Errno, Fid, TargetKind};
+use nacre_pcc::Pcc;
 use nacre_wire::attr::may::READ;
 use nacre_wire::attr::{CAPABILITY, Credentials, StatFs};
-use nacre_wire::layout::LayoutSpec;
+use nacre_wire::layout::{LayoutSpec, Stripe};
 use nacre_wire::lov_ea;
 use nacre_wire::mds::{ReintRecord, ReintSetLayout, ReintSetxattr};
 use nacre_wire::ost::FiemapExtent;
@@ -24,6 +25,10 @@ const LUSTRE_FID: &str = "lustre.fid";
 const LUSTRE_TARGETS: &str = "lustre.targets";
 /// Followed by a FID: its paths.
 const LUSTRE_FID2PATH: &str = "lustre.fid2path:";
+/// How much of a file's data is in the cache on disk, as JSON.
+const LUSTRE_PCC: &str = "lustre.pcc";
+/// The mount's name in its parameters.
+const LUSTRE_MOUNT: &str = "lustre.mount";
 
 /// Followed by the place to begin at: where a stripe has space on its OST, as JSON.
 const LUSTRE_FIEMAP: &str = "lustre.fiemap:";
@@ -31,8 +36,9 @@ const LUSTRE_FIEMAP: &str = "lustre.fiemap:";
 impl Client {
     /// The value of an extended attribute; ENODATA if there is none. Virtual ones: `lustre.lov` and `trusted.lov` (the layout
     /// in Lustre's binary form; a directory's is the default for its new entries), `lustre.fid`, `lustre.targets`
-    /// (JSON), `lustre.fid2path:` followed by a FID (its paths from the root, each ended by a NUL), and `lustre.fiemap:` followed by
-    /// a stripe and an offset in its object.
+    /// (JSON), `lustre.fid2path:` followed by a FID (its paths from the root, each ended by a NUL), `lustre.fiemap:` followed by
+    /// a stripe and an offset in its object, `lustre.pcc` (what the cache on disk has of the file, as JSON), and `lustre.mount` (the
+    /// mount's name in its parameters).
     pub async fn getxattr(&self, cred: &Credentials, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
         let _timed = self.stats.time(Op::Getxattr);
         let name = text(name)?;
@@ -40,6 +46,8 @@ impl Client {
             LUSTRE_LOV | TRUSTED_LOV => self.layout_value(cred, fid).await,
             LUSTRE_FID => Ok(Bytes::from(fid.to_string())),
             LUSTRE_TARGETS => self.targets_value().await,
+            LUSTRE_PCC => self.kept_value(cred, fid).await,
+            LUSTRE_MOUNT => Ok(Bytes::from(format!("{}-{}", self.fsname(), self.instance()))),
             _ => match (name.strip_prefix(LUSTRE_FID2PATH), name.strip_prefix(LUSTRE_FIEMAP)) {
                 (Some(of), _) => self.paths_value(cred, of.parse().map_err(|_| Errno::EINVAL)?).await,
                 (_, Some(place)) => self.extents_value(cred, fid, place).await,
@@ -92,6 +100,22 @@ impl Client {
             (part.extents, part.next) = (found.extents.iter().map(extent).collect(), found.next);
         }
         serde_json::to_vec(&part).map(Bytes::from).map_err(|_| Errno::EIO)
+    }
+
+    async fn kept_value(&self, cred: &Credentials, fid: Fid) -> Result<Bytes, Errno> {
+        let reply = self.lmv.mdc(fid).await?.getattr(&self.caller(cred), cred, fid).await?;
+        if !reply.attr.is_file() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let (layout, cache) = (reply.layout.unwrap_or_default(), self.mount.disk_cache());
+        let kept = |cache: &Pcc, stripe: &Stripe| {
+            let osc = self.targets.known_osc(stripe.ost)?;
+            cache.object(&osc.key_on_disk(stripe.object)).map(|(_, bytes)| bytes)
+        };
+        let bytes = cache.as_ref().map(|cache| layout.stripes().filter_map(|(.., stripe)| kept(cache, stripe)).sum());
+        serde_json::to_vec(&KeptOnDisk { has_cache: cache.is_some(), bytes: bytes.unwrap_or_default() })
+            .map(Bytes::from)
+            .map_err(|_| Errno::EIO)
     }
 
     async fn targets_value(&self) -> Result<Bytes, Errno> {
@@ -214,6 +238,15 @@ struct ObjectExtents {
     extents: Vec<(u64, u64, u64, u32)>,
     /// Offset at which the next part begins.
     next: Option<u64>,
+}
+
+/// The value of [`LUSTRE_PCC`].
+#[derive(Serialize)]
+struct KeptOnDisk {
+    /// True if the mount has a cache on disk.
+    has_cache: bool,
+    /// Bytes of the file in it, of whatever version.
+    bytes: u64,
 }
 
 #[derive(Serialize)]

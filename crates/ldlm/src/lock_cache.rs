@@ -84,14 +84,20 @@ pub enum Arrival {
     Dead,
 }
 
+/// Time after which a lock that was called back before it came is taken to be lost. Replies need less, and a server waits for ten
+/// times as long before it evicts a client.
+pub const UNCLAIMED_AFTER: Duration = Duration::from_secs(10);
+
 /// Effect of a callback.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Blocking {
     /// The lock is neither held nor on its way: answer ENOENT.
     NotHeld,
-    /// The lock is in use, on its way here, or being given back already.
+    /// The lock is in use, or being given back already.
     Later,
+    /// The lock is not here, and a request under way may bring it. Call [`LockCache::unclaimed`] after [`UNCLAIMED_AFTER`].
+    Awaited,
     /// Give it back now.
     Now(Giving),
 }
@@ -466,16 +472,28 @@ impl LockCache {
             Some(Tombstone::Given { .. }) => Blocking::NotHeld,
             Some(Tombstone::CalledBack { bits: before, .. }) => {
                 *before |= bits;
-                Blocking::Later
+                Blocking::Awaited
             }
             None if self.under_way.is_empty() => Blocking::NotHeld,
             None => {
                 let fades = self.next_ticket;
                 self.tombstones.insert(id, Tombstone::CalledBack { bits, fades });
                 self.fading.insert((fades, id));
-                Blocking::Later
+                Blocking::Awaited
             }
         }
+    }
+
+    /// A lock that was called back before it came is to be here by now. Returns whether it is not: cancel it, then call
+    /// [`LockCache::settled`]. It was granted to a request that its sender gave up, or whose reply was lost; and the requests under
+    /// way may wait for this very lock, behind another client that does. If it comes all the same, it is dead, and its request is
+    /// repeated.
+    #[must_use = "the server waits for the cancel"]
+    pub fn unclaimed(&mut self, id: LockId) -> bool {
+        let Some(Tombstone::CalledBack { fades, .. }) = self.tombstones.get(&id) else { return false };
+        self.fading.remove(&(*fades, id));
+        self.tombstones.insert(id, Tombstone::Given { unsettled: 1 });
+        true
     }
 
     /// Marks the lock as called back, so that `find` no longer returns it. Returns it if it is idle.

@@ -166,7 +166,7 @@ fn a_page_written_while_the_lock_is_given_back_returns_no_second_giving() {
 fn a_callback_that_overtakes_the_reply_lets_the_lock_be_used_once() {
     let mut cache = LockCache::new();
     let ticket = cache.begin();
-    assert_eq!(cache.handle_blocking(&call_back(A, 0)), Blocking::Later);
+    assert_eq!(cache.handle_blocking(&call_back(A, 0)), Blocking::Awaited);
     let cover = extent(LockMode::Pr, &[(0, 99)]);
     assert_eq!(cache.granted(ticket, A, FILE, cover, false, NOW), Arrival::Once);
     assert!(cache.end(ticket).is_empty());
@@ -186,7 +186,7 @@ fn a_reply_that_says_called_back_brings_a_lock_for_once() {
 fn a_callback_for_a_lock_that_never_comes_is_answered_by_a_cancel() {
     let mut cache = LockCache::new();
     let before = cache.begin();
-    assert_eq!(cache.handle_blocking(&call_back(A, 0)), Blocking::Later);
+    assert_eq!(cache.handle_blocking(&call_back(A, 0)), Blocking::Awaited);
     let after = cache.begin();
     assert!(cache.may_hold(A));
     assert_eq!(cache.end(before), [A], "a request that began later is not waited for");
@@ -229,6 +229,21 @@ fn an_inode_lock_that_comes_again_has_the_bits_of_both() {
     assert_eq!((cache.lock_count(), cache.lock_unused_count()), (1, 0));
     assert_eq!(cache.release(A, NOW), None);
     assert_eq!(cache.lock_unused_count(), 1);
+}
+
+/// A request may wait behind another client that waits for a lock which this client does not know of.
+#[test]
+fn a_lock_that_nobody_claims_is_given_back_although_requests_are_under_way() {
+    let mut cache = LockCache::new();
+    let ticket = cache.begin();
+    assert_eq!(cache.handle_blocking(&call_back(A, 0)), Blocking::Awaited);
+    assert!(cache.unclaimed(A) && !cache.unclaimed(A));
+    assert_eq!(cache.handle_blocking(&call_back(A, 0)), Blocking::NotHeld);
+    assert_eq!(cache.granted(ticket, A, FILE, bits(1), false, NOW), Arrival::Dead, "it came too late");
+    cache.settled(A);
+    assert!(cache.end(ticket).is_empty());
+    assert_eq!((cache.tombstone_count(), cache.check()), (0, Ok(())));
+    assert!(!cache.unclaimed(B), "that was never called back");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 pub use crate::devices::Device;
 pub use crate::recent_log::LogLine;
 
+use crate::client_cache::{ClientCaches, PccTask};
 use crate::network::live::{self, Part, Task};
 use crate::network::peers::{self, AskedPeer, UdspTask};
 use crate::network::rules::{self, RuleTask};
@@ -113,6 +114,8 @@ pub enum Request {
     Configure { text: String, task: Task },
     /// The address that the process serves its metrics at.
     Metrics,
+    /// Does something with the caches on disk of a mount, which is named as in its parameters: `nacre-ffff0123456789ab`.
+    Pcc { mount: String, task: PccTask },
 }
 
 /// Answers to requests.
@@ -157,6 +160,7 @@ pub(crate) fn serve(
     node: &Node,
     role: &str,
     set_values: &Arc<SetValues>,
+    caches: &Arc<ClientCaches>,
     metrics: SocketAddr,
 ) -> Result<SocketGuard, String> {
     let path = rundir::own_socket(role)?;
@@ -165,7 +169,8 @@ pub(crate) fn serve(
     let listener = listener.map_err(|e| format!("cannot make the admin socket {}: {e}", path.display()))?;
     // Nobody calls a client, and several may be on one host.
     let port = if role == "mount" { 0 } else { Nid::TCP_PORT };
-    let served = Arc::new(Served { node: node.clone(), set_values: set_values.clone(), metrics, port });
+    let (set_values, caches) = (set_values.clone(), caches.clone());
+    let served = Arc::new(Served { node: node.clone(), set_values, caches, metrics, port });
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(converse(served.clone(), stream));
@@ -187,6 +192,7 @@ impl Drop for SocketGuard {
 struct Served {
     node: Node,
     set_values: Arc<SetValues>,
+    caches: Arc<ClientCaches>,
     metrics: SocketAddr,
     /// The port that it listens on where none is named.
     port: u16,
@@ -210,7 +216,7 @@ async fn converse(served: Arc<Served>, stream: tokio::net::UnixStream) {
     }
 }
 
-async fn answer(Served { node, set_values, metrics, port }: &Served, request: Request) -> Answer {
+async fn answer(Served { node, set_values, caches, metrics, port }: &Served, request: Request) -> Answer {
     match request {
         Request::GetParam { pattern } => node.params().get(&pattern).map_or_else(param_error, Answer::Params),
         Request::GetValues { pattern } => {
@@ -289,6 +295,7 @@ async fn answer(Served { node, set_values, metrics, port }: &Served, request: Re
             done.map_or_else(|(errno, why)| Answer::errno(errno, why), Answer::Parts)
         }
         Request::Metrics => Answer::Value(metrics.to_string().into()),
+        Request::Pcc { mount, task } => of(caches.change(node.rt(), &mount, task).await),
     }
 }
 

@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods)] // A process is an IO edge: files, sockets, signals, the real clock.
 
 pub mod admin;
+pub mod client_cache;
 pub mod daemon;
 mod declared;
 mod devices;
@@ -30,6 +31,7 @@ pub use listen::{Connections, Listen, host_name};
 pub use metrics::MetricsAddress;
 pub use storage::{Opened, Opening, format_target};
 
+use client_cache::ClientCaches;
 use nacre_base::{Faults, Nid};
 use nacre_client::{Client, MountConfig};
 use nacre_lnet::{Lnet, LnetOptions, TcpListen};
@@ -49,6 +51,7 @@ pub struct NodeProcess {
     metrics: SocketAddr,
     /// Values of its targets' parameters that set_param has changed.
     set_values: Arc<SetValues>,
+    caches: Arc<ClientCaches>,
     _admin: admin::SocketGuard,
 }
 
@@ -70,12 +73,13 @@ impl NodeProcess {
         }
         let set_values = Arc::new(SetValues::default());
         let metrics = metrics::serve(node.params(), metrics).await?;
-        let admin = admin::serve(&node, role, &set_values, metrics)?;
+        let caches = Arc::new(ClientCaches::default());
+        let admin = admin::serve(&node, role, &set_values, &caches, metrics)?;
         for nid in node.lnet().nids() {
             tracing::info!("{role} listens on {} as {nid}", SocketAddr::new(nid.ip(), nid.tcp_port()));
         }
         tracing::info!("metrics are at http://{metrics}/metrics");
-        Ok(NodeProcess { node, nid, metrics, set_values, _admin: admin })
+        Ok(NodeProcess { node, nid, metrics, set_values, caches, _admin: admin })
     }
 
     /// The node.
@@ -111,7 +115,18 @@ impl NodeProcess {
         let config = MountConfig { client_name, cached_bytes: memory::share_of_new(), ..config };
         let client = self.node.mount(config).await.map_err(|e| e.to_string())?;
         memory::follow(&self.node, &client);
+        self.caches.add_mount(&client).await;
         Ok(client)
+    }
+
+    /// Has a mount use the cache on disk in `dir`, which may take `size` bytes, or half of the free space there.
+    pub async fn add_client_cache(&self, client: &Client, dir: &Path, size: Option<u64>) -> Result<(), String> {
+        self.caches.add(self.node.rt(), client, dir, size).await.map_err(|(_, why)| why)
+    }
+
+    /// The caches on disk of its mounts.
+    pub fn client_caches(&self) -> &ClientCaches {
+        &self.caches
     }
 }
 

@@ -1,8 +1,8 @@
 //! Targets on disks: a directory is formatted, opened as its label says and served.
 
 use crate::listen::host_name;
-use crate::memory;
 use crate::target_options::{TargetOptions, describe_mmp};
+use crate::{client_cache, memory};
 use nacre_base::{Nid, TargetName, Uuid};
 use nacre_node::{Node, ServeError, Served, TargetSpec, tables};
 use nacre_osd::disk::{self, DiskOptions, DiskOsd, Label};
@@ -38,6 +38,9 @@ pub struct Opening {
 impl Opening {
     /// Begins to open the storage in `dir` for a node at `nid`.
     pub fn begin(node: &Node, nid: Nid, dir: &Path, label: Label) -> Result<Opening, String> {
+        if client_cache::is_cache(&label) {
+            return Err(format!("{} is the cache of a mount, and no target", dir.display()));
+        }
         let target = TargetOptions::of(&label)?;
         if !target.service_nodes.is_empty() && !target.service_nodes.contains(&nid) {
             tracing::warn!("{} is served at {nid}, which is none of its service nodes", label.target);

@@ -13,6 +13,7 @@ use nacre_mgs::store::memory::{MemoryConnection, MemoryStore};
 use nacre_node::{Node, Served, TargetSpec, tables};
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_osd::{IoStats, Osd};
+use nacre_pcc::Pcc;
 use nacre_rt::{Rt, Sim};
 use nacre_wire::{Lane, Opcode};
 use parking_lot::Mutex;
@@ -44,6 +45,8 @@ pub struct Builder {
     ost_params: Vec<(&'static str, String)>,
     /// Creates the device that OSTs see instead of their storage.
     ost_device: Option<Device>,
+    /// Bytes of the cache on disk that each client has.
+    disk_cache: Option<u64>,
 }
 
 /// Creates the device that an OST sees, on top of its storage in memory.
@@ -162,6 +165,7 @@ impl Cluster {
             shared_configuration: false,
             ost_params: Vec::new(),
             ost_device: None,
+            disk_cache: None,
         }
     }
 
@@ -347,6 +351,10 @@ impl Cluster {
         }
         assert_eq!(self.leaks(), [] as [String; 0], "left over at rest");
         for c in self.living_clients() {
+            if let Some(cache) = c.client.set_disk_cache(None) {
+                assert_eq!(cache.check(), Ok(()), "the cache on disk of client {}", c.number);
+                cache.close().await.expect("a simulated disk takes what is left");
+            }
             c.node.stop().await;
         }
         self.rt.sleep(Duration::from_secs(1)).await;
@@ -553,6 +561,12 @@ struct Nets<'a> {
 }
 
 impl Builder {
+    /// Gives each client a cache on disk of so many bytes.
+    pub fn disk_caches(mut self, bytes: u64) -> Builder {
+        self.disk_cache = Some(bytes);
+        self
+    }
+
     /// Number of OSSs, with one OST each.
     pub fn oss(mut self, count: u32) -> Builder {
         self.oss = count;
@@ -756,6 +770,11 @@ impl Builder {
         let rt = self.scope(rt, format!("client-{number}"), number);
         let node = self.node_on(rt, nets.clients, nets.servers, number);
         let client = self.mount(&node, &client_name(number)).await?;
+        if let Some(bytes) = self.disk_cache {
+            let disk = Arc::new(MemOsd::new(node.rt(), &nacre_pcc::TABLES, MemOptions::default()));
+            let cache = Pcc::open(node.rt().clone(), disk, bytes).await.map_err(|e| e.to_string())?;
+            client.set_disk_cache(Some(cache));
+        }
         Ok(ClientNode { number, node, client })
     }
 

@@ -20,6 +20,8 @@ const LIMIT: Duration = Duration::from_secs(400_000);
 const FLAP_MAX: Duration = Duration::from_secs(20);
 /// Round trips of the papers' wide-area measurements, in ms.
 const ROUND_TRIPS_MS: [u64; 6] = [11, 22, 45, 92, 183, 366];
+/// So few that they are full.
+const DISK_CACHE_BYTES: u64 = 4 << 20;
 /// Time after the last cut within which everybody has recovered.
 const SETTLED: Duration = Duration::from_secs(200);
 
@@ -36,13 +38,19 @@ pub struct Path {
     flaps: bool,
     /// True if all clients work at the same time, on one file among others; else one of them at a time, on the same names.
     together: bool,
+    /// True if clients have caches on disk.
+    disk_caches: bool,
 }
 
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Path { round_trip, jitter, loss_ppm, first_far, clients, flaps, together } = self;
+        let Path { round_trip, jitter, loss_ppm, first_far, clients, flaps, together, disk_caches } = self;
         let (flaps, together) = (if *flaps { ", flaps" } else { "" }, if *together { ", together" } else { "" });
-        write!(f, "{round_trip:?} +- {jitter:?}, loss {loss_ppm} ppm, {first_far} of {clients} near{flaps}{together}")
+        let caches = if *disk_caches { ", caches on disk" } else { "" };
+        write!(
+            f,
+            "{round_trip:?} +- {jitter:?}, loss {loss_ppm} ppm, {first_far} of {clients} near{flaps}{together}{caches}"
+        )
     }
 }
 
@@ -59,6 +67,7 @@ impl Path {
             clients,
             flaps: prng.one_in(2),
             together: prng.one_in(3),
+            disk_caches: prng.one_in(2),
         }
     }
 
@@ -70,13 +79,22 @@ impl Path {
 
 /// Runs `seed`: panics if anything is wrong.
 pub fn run_seed(seed: u64, steps: u32) -> SimStats {
-    let path = Path::of_seed(seed);
+    run_path(seed, steps, Path::of_seed(seed))
+}
+
+/// Runs `seed` without caches on disk, which earlier runs did not have.
+pub fn run_seed_without_disk_caches(seed: u64, steps: u32) -> SimStats {
+    run_path(seed, steps, Path { disk_caches: false, ..Path::of_seed(seed) })
+}
+
+fn run_path(seed: u64, steps: u32, path: Path) -> SimStats {
     let mut prng = Prng::new(seed);
     let builder = Cluster::builder()
         .oss(prng.range(1, 4) as u32)
         .clients(path.clients)
         .routers(ROUTERS)
         .network(scenario::network(Trouble::Calm, seed));
+    let builder = if path.disk_caches { builder.disk_caches(DISK_CACHE_BYTES) } else { builder };
     run(seed, LIMIT, builder, move |cluster| async move { Box::pin(tell(cluster, path, seed, steps)).await }).1
 }
 

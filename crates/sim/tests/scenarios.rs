@@ -1,6 +1,7 @@
 //! Scenarios on simulated clusters, in suites with Lustre's names. A case is a story: arrange, fail, act, check.
 
 mod away;
+mod disk_cache;
 mod distance;
 mod doors;
 mod fsck;

@@ -9,6 +9,7 @@ mod mgs_changes;
 mod missing;
 mod nodes;
 mod params;
+mod pcc;
 
 use crate::tool::{self, Command};
 use std::ffi::OsString;
@@ -71,6 +72,11 @@ const COMMANDS: &[Command] = &[
     },
     Command { name: "lfsck_stop", about: "-M MDT: stop that", run: lfsck::stop },
     Command { name: "lfsck_query", about: "[-M MDT] [-w]: how far it is; wait for its end", run: lfsck::query },
+    Command {
+        name: "pcc",
+        about: "add MOUNTPOINT DIRECTORY [--size SIZE] | del MOUNTPOINT DIRECTORY | list [--json] MOUNTPOINT: caches on disk of mounts",
+        run: pcc::main,
+    },
     Command {
         name: "debug_kernel",
         about: "[--json] [FILE]: print, or write to FILE, the newest log lines of this host's processes, and forget them",

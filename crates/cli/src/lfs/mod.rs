@@ -9,10 +9,12 @@ mod find;
 mod getstripe;
 mod ladvise;
 mod path;
+mod pcc;
 mod setstripe;
 mod sync;
 mod usage;
 
+pub(crate) use path::{get_xattr, mount_of};
 pub(crate) use sync::sync_mount;
 
 use crate::tool::{self, Command};
@@ -38,6 +40,7 @@ const COMMANDS: &[Command] = &[
     Command { name: "fid2path", about: "print the paths of a FID", run: fid::fid2path },
     Command { name: "fiemap", about: "print where files have space on their OSTs", run: fiemap::main },
     Command { name: "ladvise", about: "tell a file how it will be used", run: ladvise::main },
+    Command { name: "pcc", about: "state FILE...: print what the mount's cache on disk has of files", run: pcc::main },
     Command { name: "sync", about: "make all that a mount changed durable", run: sync::main },
     Command { name: "getname", about: "print the name of a mount's file system", run: df::getname },
 ];

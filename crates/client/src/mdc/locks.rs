@@ -10,7 +10,7 @@ use crate::mount::connection::{Connection, Observer};
 use nacre_base::param::value::Histograms;
 use nacre_base::{Errno, Fid, Time};
 use nacre_ldlm::LockId;
-use nacre_ldlm::lock_cache::{Given, Giving, LockCache, LruLimits};
+use nacre_ldlm::lock_cache::{Given, Giving, LockCache, LruLimits, UNCLAIMED_AFTER};
 use nacre_ptlrpc::{CallOptions, Recovering, Traffic};
 use nacre_wire::ldlm::inode_bits::LOOKUP;
 use nacre_wire::ldlm::{BlockingCallback, Cancel, Convert, GlimpseCallback, GlimpseReply, LockVolume};
@@ -93,6 +93,17 @@ impl Mdc {
     /// Begins a request that changes `parts`; to be called before it is sent.
     pub(super) fn begin_change(&self, parts: Vec<Part>) -> Changing<'_> {
         Changing(Asking { mdc: self, asked: self.inodes().begin_change(parts) })
+    }
+
+    /// Gives a lock back that has been called back and is not here, unless a request brings it soon.
+    fn await_claim(&self, id: LockId) {
+        let (mdc, rt) = (self.me.clone(), self.connection.mount().rt.clone());
+        self.connection.mount().rt.spawn(async move {
+            rt.sleep(UNCLAIMED_AFTER).await;
+            let Some(mdc) = mdc.upgrade() else { return };
+            mdc.inodes().unclaimed(id);
+            mdc.send_out();
+        });
     }
 
     pub(super) fn now(&self) -> Time {
@@ -282,7 +293,10 @@ impl LockHolder for Mdc {
     fn handle_blocking(self: Arc<Self>, callback: &BlockingCallback) -> Result<(), Errno> {
         let answer = self.inodes().handle_blocking(callback);
         self.send_out();
-        answer
+        if answer? {
+            self.await_claim(LockId(callback.handle));
+        }
+        Ok(())
     }
 
     fn handle_glimpse(&self, _: &GlimpseCallback) -> Result<GlimpseReply, Errno> {

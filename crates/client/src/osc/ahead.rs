@@ -24,22 +24,17 @@ impl Osc {
         // A program will soon wait for this, so it must not queue behind data.
         let options = CallOptions { high_priority: true, no_delay: true, deadline: Some(DEADLINE), ..caller.options() };
         let body = Glimpse { fids: objects.iter().map(|o| o.fid).collect() };
-        let ticket = self.locks.lock().begin();
+        let asking = self.ask();
         let answer = self.connection().call::<GlimpseReply>(Opcode::OstGlimpse, &body, options).await;
         let answers = answer.map(|reply| reply.body.objects).unwrap_or_default();
-        let (guards, cancels) = {
-            let mut locks = self.locks.lock();
+        let guards = asking.end(|locks, ticket| {
             let granted = objects.iter().zip(&answers).filter_map(|(object, reply)| Some((object, reply.as_ref()?)));
             // An answer that makes no sense counts as none.
-            let guards = granted
-                .filter_map(|(o, reply)| self.take_lock(&mut locks, ticket, o, &Enqueue::default(), reply).ok()?)
-                .collect::<Vec<_>>();
-            (guards, locks.end(ticket))
-        };
+            granted
+                .filter_map(|(o, reply)| self.take_lock(locks, ticket, o, &Enqueue::default(), reply).ok()?)
+                .collect::<Vec<_>>()
+        });
         drop(guards);
-        if !cancels.is_empty() {
-            self.start_cancel(cancels);
-        }
         self.wake_upkeep();
     }
 }

@@ -9,7 +9,7 @@ use crate::osc::object::{Object, ObjectState};
 use crate::osc::write_back::Which;
 use futures_util::future::join_all;
 use nacre_base::{Errno, Fid};
-use nacre_ldlm::lock_cache::{Blocking, Cover, Given, Giving};
+use nacre_ldlm::lock_cache::{Blocking, Cover, Given, Giving, UNCLAIMED_AFTER};
 use nacre_ldlm::{Extent, LockId, RangeSet};
 use nacre_ptlrpc::{CallOptions, Recovering};
 use nacre_wire::attr::ObjectAttr;
@@ -230,6 +230,18 @@ impl Osc {
         Readiness::Ready(given)
     }
 
+    /// Gives a lock back that has been called back and is not here, unless a request brings it soon.
+    fn await_claim(self: &Arc<Self>, id: LockId) {
+        let (osc, rt) = (self.clone(), self.connection.mount().rt.clone());
+        self.spawn(async move {
+            rt.sleep(UNCLAIMED_AFTER).await;
+            let is_unclaimed = osc.locks.lock().unclaimed(id);
+            if is_unclaimed {
+                osc.cancel(vec![id]).await;
+            }
+        });
+    }
+
     /// Cancels locks at the server, in the background.
     pub(crate) fn start_cancel(self: &Arc<Self>, ids: Vec<LockId>) {
         let osc = self.clone();
@@ -336,6 +348,10 @@ impl LockHolder for Osc {
         match blocking {
             Blocking::NotHeld => Err(Errno::ENOENT),
             Blocking::Later => Ok(()),
+            Blocking::Awaited => {
+                self.await_claim(LockId(callback.handle));
+                Ok(())
+            }
             Blocking::Now(giving) => {
                 self.start_giving(giving);
                 Ok(())

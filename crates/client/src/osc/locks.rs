@@ -285,19 +285,12 @@ impl Osc {
         // Outside the window of RPCs in flight: otherwise callers that wait for a lock would keep its holder from
         // writing.
         let options = CallOptions { high_priority: true, ..caller.options() };
-        let ticket = self.locks.lock().begin();
+        let asking = self.ask();
         let answer = self.connection.call::<EnqueueReply>(Opcode::LdlmEnqueue, body, options).await;
-        let (guard, cancels) = {
-            let mut locks = self.locks.lock();
-            let guard = match &answer {
-                Ok(reply) => self.take_lock(&mut locks, ticket, object, body, &reply.body),
-                Err(_) => Ok(None),
-            };
-            (guard, locks.end(ticket))
-        };
-        if !cancels.is_empty() {
-            self.start_cancel(cancels);
-        }
+        let guard = asking.end(|locks, ticket| match &answer {
+            Ok(reply) => self.take_lock(locks, ticket, object, body, &reply.body),
+            Err(_) => Ok(None),
+        });
         self.wake_upkeep();
         Ok((guard?, answer?.body))
     }

@@ -88,6 +88,8 @@ pub(crate) struct ObjectState {
     /// How many locks are being given back for which a door is forgetting the data, and how many were in all.
     hooks: u32,
     hooks_begun: u64,
+    /// True if this client has ever changed the object's data. Then the version that it knows may not be that of the data.
+    is_changed_here: bool,
 }
 
 /// A range being changed at the server, with or without a lock of this client. Others may see the new bytes, or the new
@@ -216,6 +218,12 @@ impl ObjectState {
         self.learn(attr);
     }
 
+    /// The version of the data that the locks of this client protect, if it has changed none of it itself; `None` for an object
+    /// that was never written. Bytes that were read when the object had this version are the ones that it has now.
+    pub(crate) fn known_version(&self) -> Option<u64> {
+        (!self.is_changed_here && self.attr.version != 0).then_some(self.attr.version)
+    }
+
     /// The object's attributes become unknown, including their version.
     pub(crate) fn unlearn(&mut self) {
         self.attr = ObjectAttr::default();
@@ -227,6 +235,7 @@ impl ObjectState {
             (self.written_at, self.mtime_set) = (of.now, None);
         }
         assert_ne!(lock, LockId(0), "bytes of {} become dirty under no lock", of.object);
+        self.is_changed_here = true;
         self.writer = Some((*of, *caller));
         self.dirty_locks.insert(lock);
     }
@@ -329,6 +338,7 @@ impl ObjectState {
     pub(crate) fn begin_change(&mut self, change: Change) -> bool {
         let may = !change.exclusive || !self.excludes(&change.range);
         if may {
+            self.is_changed_here = true;
             self.changes.push(change);
         }
         may

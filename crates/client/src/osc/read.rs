@@ -10,7 +10,8 @@ use crate::osc::write::extent;
 use crate::osc::write_back::Which;
 use crate::stats::ReadAheadStats;
 use futures_util::future::try_join_all;
-use nacre_base::{Errno, Payload};
+use nacre_base::{Errno, Fid, Payload};
+use nacre_pcc::ObjectKey;
 use nacre_wire::ost::EXTENTS_MAX;
 use std::ops::Range;
 use std::sync::Arc;
@@ -148,7 +149,20 @@ impl Osc {
         (wanted.requests.into_iter().map(fill).collect(), wanted.open)
     }
 
-    /// Fetches the bytes of the fill's holes, into the cache and for the caller.
+    /// Reads what a fill wants from the cache on disk, if all of it is there.
+    async fn read_kept(&self, object: &Object, extents: &[Range<u64>]) -> Option<Vec<Payload>> {
+        let pcc = self.connection.mount().disk_cache()?;
+        let version = object.state.lock().known_version()?;
+        pcc.read(&self.key_on_disk(object.fid), version, extents).await
+    }
+
+    /// The name of an object in the cache on disk.
+    pub(crate) fn key_on_disk(&self, object: Fid) -> ObjectKey {
+        ObjectKey { storage: self.connection.entry().uuid, object }
+    }
+
+    /// Fetches the bytes of the fill's holes, into the cache and for the caller: from the disk if they are there, or else from the
+    /// server.
     async fn fetch(
         self: &Arc<Self>,
         guard: &LockGuard,
@@ -156,24 +170,35 @@ impl Osc {
         mut fill: Fill,
     ) -> Result<Vec<(u64, Payload)>, Errno> {
         let object = fill.object.clone();
-        let answer = self.read_rpc(caller, object.fid, &fill.request.extents, guard.id.0).await;
-        if answer.as_ref().err() == Some(&Errno::ESTALE) {
-            self.locks.lock().vanished(guard.id);
-        }
-        let (replies, attr) = self.or_lost(guard, answer)?;
+        let (replies, attr) = match self.read_kept(&object, &fill.request.extents).await {
+            Some(kept) => (kept, None),
+            None => {
+                let answer = self.read_rpc(caller, object.fid, &fill.request.extents, guard.id.0).await;
+                if answer.as_ref().err() == Some(&Errno::ESTALE) {
+                    self.locks.lock().vanished(guard.id);
+                }
+                let (replies, attr) = self.or_lost(guard, answer)?;
+                (replies, Some(attr))
+            }
+        };
         let now = self.now();
-        {
+        let version = {
             let mut state = object.state.lock();
             if guard.is_lost() {
                 // Release the mutex first, because dropping the fill takes it.
                 drop(state);
                 return Err(Errno::ESTALE);
             }
-            state.learn(&attr);
+            attr.iter().for_each(|attr| state.learn(attr));
             fill.end(&mut state, |cache, ticket| cache.fill(ticket, &replies, now));
             object.account(&state);
-        }
+            attr.map(|attr| attr.version).filter(|version| *version != 0 && state.known_version().is_some())
+        };
         self.memory().shrink();
+        if let (Some(version), Some(pcc)) = (version, self.connection.mount().disk_cache()) {
+            let starts = fill.request.extents.iter().map(|extent| extent.start);
+            pcc.keep(&self.key_on_disk(object.fid), version, starts.zip(replies.iter().cloned()).collect());
+        }
         let request = &fill.request;
         assert!(!request.holes.is_empty(), "{request:?} fetches nothing");
         let brought = request.holes.iter().filter_map(|hole| {

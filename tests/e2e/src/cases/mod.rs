@@ -18,6 +18,7 @@ pub(crate) mod metrics;
 pub(crate) mod monitoring;
 pub(crate) mod networks;
 pub(crate) mod options;
+mod pcc;
 pub(crate) mod posix;
 pub(crate) mod power_cut;
 pub(crate) mod progressive;
@@ -41,6 +42,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(handles::all());
     all.extend(flags::all());
     all.extend(options::all());
+    all.extend(pcc::all());
     all.extend(monitoring::all());
     all.extend(fsx::all());
     all.extend(tools::all());

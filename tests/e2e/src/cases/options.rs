@@ -28,19 +28,19 @@ pub(crate) fn all() -> Vec<Case> {
 }
 
 /// A mount of the main file system with options of its own, made as an administrator makes it.
-struct Own {
-    at: PathBuf,
+pub(super) struct Own {
+    pub(super) at: PathBuf,
     /// The case's directory there.
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
 }
 
-fn cluster(env: &Env) -> Outcome<&Cluster> {
+pub(super) fn cluster(env: &Env) -> Outcome<&Cluster> {
     let Some(cluster) = &env.cluster else { bail!("this case needs the product") };
     Ok(cluster)
 }
 
 impl Own {
-    fn mount(env: &Env, options: &str) -> Outcome<Own> {
+    pub(super) fn mount(env: &Env, options: &str) -> Outcome<Own> {
         let cluster = cluster(env)?;
         let at = env.local.join("own");
         fs::create_dir_all(&at)?;

@@ -1,0 +1,433 @@
+//! The client's cache on disk: data of objects that was read from far away, which survives remounts, crashes and reboots
+//! (Lustre's persistent client cache is the name of the idea; its copies are whole files, ours are the bytes that were read).
+//!
+//! It is asked with the version of an object that a lock keeps true, and answers with bytes of that very version or not at all: a
+//! server never gives two states of an object the same version. So the cache knows nothing of locks, and nothing in it has to be
+//! thrown away when a lock is lost.
+//!
+//! It lies on an [`Osd`]. The data of a piece is on the disk before the record that says so, and each piece has a checksum, which is
+//! verified whenever it is read: after a crash, or with a damaged disk, there are fewer bytes and never wrong ones. Whatever the disk
+//! does, a read goes on: without the cache, its bytes come from the server.
+//!
+//! What must not be here: RPCs, locks, and the place of the device.
+
+mod contents;
+mod records;
+
+pub use records::TABLES;
+
+use contents::{Contents, Found, Gone, Piece, Written};
+use futures_util::future::try_join_all;
+use nacre_base::{Errno, Fid, Payload, Uuid};
+use nacre_osd::{Osd, OsdError};
+use nacre_rt::{Rt, Task};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Most bytes that wait to be written; beyond that, what was read is not kept: reading never waits for the cache.
+const WRITING_MAX: u64 = 64 << 20;
+/// The disk hears of uses of objects this long after the first of them.
+const NOTE_AFTER: Duration = Duration::from_secs(30);
+/// Sequence of the device's files.
+const SEQUENCE: u64 = 0x1000_0000;
+
+/// An object of a target.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ObjectKey {
+    /// UUID of the target's storage: another file system may have the same FIDs.
+    pub storage: Uuid,
+    /// The object.
+    pub object: Fid,
+}
+
+/// What the cache has and has done since it was opened. Bytes, where nothing else is said.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Status {
+    /// Most that it may have.
+    pub limit: u64,
+    /// What it has.
+    pub used: u64,
+    /// Objects with bytes here.
+    pub objects: u64,
+    /// Bytes that were read from it.
+    pub hits: u64,
+    /// Bytes that it was asked for and did not have.
+    pub misses: u64,
+    /// Bytes that were written to it.
+    pub kept: u64,
+    /// Bytes that were offered to it and not kept, because there was no room or the disk was too slow.
+    pub refused: u64,
+    /// Objects that left because there was no room.
+    pub evicted: u64,
+    /// Objects that left because they had changed.
+    pub outdated: u64,
+    /// Objects that left because their bytes were damaged.
+    pub damaged: u64,
+    /// True if the disk has failed: nothing is kept or found any longer.
+    pub has_failed: bool,
+}
+
+#[derive(Default)]
+struct Counts {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    kept: AtomicU64,
+    refused: AtomicU64,
+    evicted: AtomicU64,
+    outdated: AtomicU64,
+    damaged: AtomicU64,
+}
+
+impl Counts {
+    fn add(count: &AtomicU64, n: u64) {
+        count.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// The cache.
+pub struct Pcc {
+    rt: Rt,
+    osd: Arc<dyn Osd>,
+    limit: AtomicU64,
+    contents: Mutex<Contents>,
+    /// Held while records are changed, so that none is written for an object that has just left.
+    turn: tokio::sync::Mutex<()>,
+    /// Bytes that wait to be written.
+    writing: AtomicU64,
+    /// The task that is going to tell the disk of uses.
+    noting: Mutex<Option<Task>>,
+    has_failed: AtomicBool,
+    counts: Counts,
+}
+
+/// Bytes that count as being written.
+struct Writing(Arc<Pcc>, u64);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        let before = self.0.writing.fetch_sub(self.1, Ordering::AcqRel);
+        assert!(before >= self.1, "{} of {before} bytes are no longer written", self.1);
+    }
+}
+
+impl Pcc {
+    /// Opens the cache on a device with [`TABLES`]. `limit` is the most bytes that it may have; if it has more, those that were used
+    /// least recently leave.
+    pub async fn open(rt: Rt, osd: Arc<dyn Osd>, limit: u64) -> Result<Arc<Pcc>, OsdError> {
+        let loaded = records::load(&*osd.begin().await?)?;
+        let files = osd.list_objects().await?;
+        let names = loaded.objects.iter().map(|(_, record)| record.name);
+        let known: std::collections::BTreeSet<u64> = names.collect();
+        let of_pieces = loaded.pieces.iter().map(|(name, ..)| *name);
+        let used = known.iter().copied().chain(of_pieces.clone()).chain(files.iter().filter_map(name_of));
+        let next = used.max().map_or(0, |last| last + 1);
+        let lost: std::collections::BTreeSet<u64> = of_pieces.filter(|name| !known.contains(name)).collect();
+        // Those of crashes, after which only the records or only the files were left.
+        for file in files.iter().filter(|file| name_of(file).is_none_or(|name| !known.contains(&name))) {
+            osd.remove(*file).await?;
+        }
+        for name in lost {
+            records::delete_pieces(&*osd, name).await?;
+        }
+        let pcc = Arc::new(Pcc {
+            rt,
+            osd,
+            limit: AtomicU64::new(limit),
+            contents: Mutex::new(Contents::load(loaded.objects, loaded.pieces, next)),
+            turn: tokio::sync::Mutex::default(),
+            writing: AtomicU64::new(0),
+            noting: Mutex::default(),
+            has_failed: AtomicBool::new(false),
+            counts: Counts::default(),
+        });
+        pcc.set_limit(limit);
+        Ok(pcc)
+    }
+
+    /// Changes the most bytes that the cache may have.
+    pub fn set_limit(self: &Arc<Self>, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
+        let gone = self.contents.lock().shrink(limit);
+        Counts::add(&self.counts.evicted, gone.len() as u64);
+        self.start_forgetting(gone);
+    }
+
+    /// What the cache has and has done.
+    pub fn status(&self) -> Status {
+        let (used, objects) = {
+            let contents = self.contents.lock();
+            (contents.bytes(), contents.object_count() as u64)
+        };
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Status {
+            limit: count(&self.limit),
+            used,
+            objects,
+            hits: count(&self.counts.hits),
+            misses: count(&self.counts.misses),
+            kept: count(&self.counts.kept),
+            refused: count(&self.counts.refused),
+            evicted: count(&self.counts.evicted),
+            outdated: count(&self.counts.outdated),
+            damaged: count(&self.counts.damaged),
+            has_failed: self.has_failed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Version and bytes of an object, if there are any.
+    pub fn object(&self, key: &ObjectKey) -> Option<(u64, u64)> {
+        self.contents.lock().object(key)
+    }
+
+    /// Reads ranges of an object in this version, which a lock keeps true; none unless all of it is here.
+    pub async fn read(self: &Arc<Self>, key: &ObjectKey, version: u64, ranges: &[Range<u64>]) -> Option<Vec<Payload>> {
+        assert_ne!(version, 0, "{key:?} was never written, so nothing can be known of its version");
+        let bytes = ranges.iter().map(|range| range.end - range.start).sum();
+        let now = self.rt.wall().secs;
+        let (found, has_unnoted) = {
+            let mut contents = self.contents.lock();
+            (contents.find(key, version, ranges, now), contents.has_unnoted())
+        };
+        if has_unnoted {
+            self.note_uses_later();
+        }
+        let answer = match found {
+            _ if self.has_failed.load(Ordering::Relaxed) => None,
+            Found::All(name, runs) => {
+                let parts = ranges.iter().zip(&runs).map(|(range, run)| self.read_range(name, range, run));
+                let read = try_join_all(parts).await;
+                if read.is_err() {
+                    self.handle_damage(key, name);
+                }
+                read.ok()
+            }
+            Found::Missing => None,
+            Found::Outdated(gone) => {
+                Counts::add(&self.counts.outdated, 1);
+                self.start_forgetting(vec![gone]);
+                None
+            }
+        };
+        Counts::add(if answer.is_some() { &self.counts.hits } else { &self.counts.misses }, bytes);
+        answer
+    }
+
+    /// Reads a range that consists of these pieces. An error means that they are not what was written.
+    async fn read_range(&self, name: u64, range: &Range<u64>, run: &[(u64, Piece)]) -> Result<Payload, ()> {
+        let (Some((start, _)), Some((last, piece))) = (run.first(), run.last()) else { return Ok(Payload::new()) };
+        let len = (last + u64::from(piece.len) - start) as usize;
+        let data = self.osd.read(file(name), *start, len).await.map_err(drop)?;
+        let is_sound = |(at, piece): &(u64, Piece)| {
+            let (from, len) = ((at - start) as usize, piece.len as usize);
+            data.len() >= from + len && checksum(&data.slice(from, len)) == piece.checksum
+        };
+        let is_whole = run.iter().all(is_sound);
+        let part = || data.slice((range.start - start) as usize, (range.end - range.start) as usize);
+        if is_whole { Ok(part()) } else { Err(()) }
+    }
+
+    /// Bytes could not be read as they were written, unless they have left meanwhile.
+    fn handle_damage(self: &Arc<Self>, key: &ObjectKey, name: u64) {
+        let Some(gone) = self.contents.lock().remove_file(key, name) else { return };
+        tracing::warn!(object = %key.object, "its bytes in the cache on disk are damaged; they are fetched again");
+        Counts::add(&self.counts.damaged, 1);
+        self.start_forgetting(vec![gone]);
+    }
+
+    /// Keeps bytes of an object in this version. Waits for nothing: they are written later, if the disk keeps up.
+    pub fn keep(self: &Arc<Self>, key: &ObjectKey, version: u64, extents: Vec<(u64, Payload)>) {
+        assert_ne!(version, 0, "{key:?} was never written, so nothing can be known of its version");
+        let bytes: u64 = extents.iter().map(|(_, data)| data.len() as u64).sum();
+        let writing = self.writing.fetch_add(bytes, Ordering::AcqRel) + bytes;
+        let writing = (Writing(self.clone(), bytes), writing);
+        if bytes == 0 || writing.1 > WRITING_MAX || self.has_failed.load(Ordering::Relaxed) {
+            return Counts::add(&self.counts.refused, bytes);
+        }
+        let (this, key) = (self.clone(), *key);
+        drop(self.rt.spawn(async move {
+            let _writing = writing.0;
+            if let Err(error) = this.write(&key, version, extents).await {
+                this.fail(&error);
+            }
+        }));
+    }
+
+    async fn write(
+        self: &Arc<Self>,
+        key: &ObjectKey,
+        version: u64,
+        extents: Vec<(u64, Payload)>,
+    ) -> Result<(), OsdError> {
+        let ranges: Vec<Range<u64>> = extents.iter().map(|(at, data)| *at..at + data.len() as u64).collect();
+        let limit = self.limit.load(Ordering::Relaxed);
+        let begun = self.contents.lock().begin(key, version, &ranges, limit);
+        Counts::add(&self.counts.evicted, begun.gone.iter().filter(|gone| gone.key != *key).count() as u64);
+        Counts::add(&self.counts.outdated, begun.gone.iter().filter(|gone| gone.key == *key).count() as u64);
+        self.start_forgetting(begun.gone);
+        if begun.parts.is_empty() {
+            return Ok(());
+        }
+        let data: Vec<(u64, Payload)> = begun.parts.iter().map(|part| (part.start, cut(&extents, part))).collect();
+        let piece = |(at, data): &(u64, Payload)| (*at, Piece { len: data.len() as u32, checksum: checksum(data) });
+        let pieces: Vec<(u64, Piece)> = data.iter().map(piece).collect();
+        let written = self.osd.write_extents(file(begun.name), data).await;
+        // From here on no record changes but this object's.
+        let turn = self.turn.lock().await;
+        let bytes = pieces.iter().map(|(_, piece)| u64::from(piece.len)).sum();
+        let outcome = match &written {
+            Ok(()) => self.contents.lock().written(key, begun.name, &pieces, self.rt.wall().secs),
+            Err(_) => self.contents.lock().not_written(key, begun.name, &begun.parts),
+        };
+        match outcome {
+            Written::Left { destroy: true } => return self.osd.remove(file(begun.name)).await,
+            Written::Left { destroy: false } => return Ok(()),
+            Written::Here(_) if written.is_err() => {
+                Counts::add(&self.counts.refused, bytes);
+                // A disk that is full takes bytes again once others have left.
+                return written.or_else(|e| if e.errno() == Errno::ENOSPC { self.make_room() } else { Err(e) });
+            }
+            Written::Here(record) => {
+                let mut transaction = self.osd.begin().await?;
+                if let Some(record) = record {
+                    records::put_object(&mut *transaction, key, &record)?;
+                }
+                for (start, piece) in pieces {
+                    records::put_piece(&mut *transaction, begun.name, start, piece)?;
+                }
+                transaction.finish();
+            }
+        }
+        drop(turn);
+        Counts::add(&self.counts.kept, bytes);
+        Ok(())
+    }
+
+    /// The disk is full, though the cache is not: a tenth leaves.
+    fn make_room(self: &Arc<Self>) -> Result<(), OsdError> {
+        let gone = {
+            let mut contents = self.contents.lock();
+            let most = contents.bytes() / 10 * 9;
+            contents.shrink(most)
+        };
+        Counts::add(&self.counts.evicted, gone.len() as u64);
+        self.start_forgetting(gone);
+        Ok(())
+    }
+
+    fn start_forgetting(self: &Arc<Self>, gone: Vec<Gone>) {
+        if gone.is_empty() {
+            return;
+        }
+        let this = self.clone();
+        drop(self.rt.spawn(async move {
+            for gone in gone {
+                if let Err(error) = this.forget(gone).await {
+                    return this.fail(&error);
+                }
+            }
+        }));
+    }
+
+    /// Deletes the record of an object that has left; its file and the records of its pieces once a crash cannot bring it back.
+    async fn forget(&self, gone: Gone) -> Result<(), OsdError> {
+        let (durable, is_durable) = tokio::sync::oneshot::channel();
+        {
+            let _turn = self.turn.lock().await;
+            let mut transaction = self.osd.begin().await?;
+            transaction.use_reserve();
+            // If the object is here again, its new record may have taken the place of this one.
+            if !self.contents.lock().is_recorded(&gone.key) {
+                records::delete_object(&mut *transaction, &gone.key)?;
+            }
+            transaction.on_commit(Box::new(move || {
+                let _ = durable.send(());
+            }));
+            transaction.finish();
+        }
+        is_durable.await.map_err(|_| OsdError::Closed)?;
+        records::delete_pieces(&*self.osd, gone.name).await?;
+        let destroy = self.contents.lock().forgotten(gone.name);
+        if destroy { self.osd.remove(file(gone.name)).await } else { Ok(()) }
+    }
+
+    fn note_uses_later(self: &Arc<Self>) {
+        let mut noting = self.noting.lock();
+        if noting.is_some() {
+            return;
+        }
+        let this = self.clone();
+        *noting = Some(self.rt.spawn(async move {
+            this.rt.sleep(NOTE_AFTER).await;
+            this.noting.lock().take();
+            if let Err(error) = this.note_uses().await {
+                this.fail(&error);
+            }
+        }));
+    }
+
+    async fn note_uses(&self) -> Result<(), OsdError> {
+        let _turn = self.turn.lock().await;
+        let used = self.contents.lock().take_unnoted();
+        if used.is_empty() {
+            return Ok(());
+        }
+        let mut transaction = self.osd.begin().await?;
+        for (key, record) in used {
+            records::put_object(&mut *transaction, &key, &record)?;
+        }
+        transaction.finish();
+        Ok(())
+    }
+
+    /// The disk has failed.
+    fn fail(&self, error: &OsdError) {
+        if *error != OsdError::Closed && !self.has_failed.swap(true, Ordering::AcqRel) {
+            tracing::error!("the cache on disk has failed, and is not used any longer: {error}");
+        }
+    }
+
+    /// Writes what is left to write, and closes the device.
+    pub async fn close(&self) -> Result<(), OsdError> {
+        if let Some(noting) = self.noting.lock().take() {
+            noting.abort();
+        }
+        self.note_uses().await?;
+        self.osd.close().await
+    }
+
+    /// Checks the cache's tables; the error says what is wrong. For simulators.
+    pub fn check(&self) -> Result<(), String> {
+        self.contents.lock().check()
+    }
+}
+
+/// The file of this name.
+fn file(name: u64) -> Fid {
+    Fid { seq: SEQUENCE + (name >> 32), oid: name as u32, ver: 0 }
+}
+
+/// The name of a file; none if the cache has no such file.
+fn name_of(file: &Fid) -> Option<u64> {
+    let high = file.seq.checked_sub(SEQUENCE).filter(|high| *high <= u64::from(u32::MAX))?;
+    (file.ver == 0).then_some(high << 32 | u64::from(file.oid))
+}
+
+/// The bytes of a part, which lies within one of the extents.
+fn cut(extents: &[(u64, Payload)], part: &Range<u64>) -> Payload {
+    let within = |(at, data): &&(u64, Payload)| *at <= part.start && part.end <= at + data.len() as u64;
+    let Some((at, data)) = extents.iter().find(within) else { panic!("{part:?} is kept, and was not offered") };
+    data.slice((part.start - at) as usize, (part.end - part.start) as usize)
+}
+
+/// CRC-32C, as in transfers.
+fn checksum(data: &Payload) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    data.pieces().iter().for_each(|piece| digest.update(piece));
+    digest.finalize() as u32
+}
+
+#[cfg(test)]
+mod tests;
