@@ -140,7 +140,7 @@ impl Contents {
             let Some(kept) = by_name.get(&name).and_then(|key| contents.objects.get_mut(key)) else { continue };
             let end = start + u64::from(piece.len);
             let overlaps = kept.slots.range(..end).next_back().is_some_and(|(at, slot)| at + slot.len() > start);
-            // Only a damaged index has such.
+            // Only a damaged index has those that overlap.
             if !overlaps {
                 kept.slots.insert(start, Slot::Stored(piece));
                 kept.bytes += u64::from(piece.len);

@@ -22,6 +22,8 @@ use nacre_base::{Errno, Fid, Payload, Uuid};
 use nacre_osd::{Osd, OsdError};
 use nacre_rt::{Rt, Task};
 use parking_lot::Mutex;
+use records::NAMES;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -119,19 +121,14 @@ impl Pcc {
     pub async fn open(rt: Rt, osd: Arc<dyn Osd>, limit: u64) -> Result<Arc<Pcc>, OsdError> {
         let loaded = records::load(&*osd.begin().await?)?;
         let files = osd.list_objects().await?;
-        let names = loaded.objects.iter().map(|(_, record)| record.name);
-        let known: std::collections::BTreeSet<u64> = names.collect();
-        let of_pieces = loaded.pieces.iter().map(|(name, ..)| *name);
-        let used = known.iter().copied().chain(of_pieces.clone()).chain(files.iter().filter_map(name_of));
+        let known: BTreeSet<u64> = loaded.objects.iter().map(|(_, record)| record.name).collect();
+        let used = known.iter().copied().chain(files.iter().filter_map(name_of));
         let next = used.max().map_or(0, |last| last + 1);
-        let lost: std::collections::BTreeSet<u64> = of_pieces.filter(|name| !known.contains(name)).collect();
         // Those of crashes, after which only the records or only the files were left.
         for file in files.iter().filter(|file| name_of(file).is_none_or(|name| !known.contains(&name))) {
             osd.remove(*file).await?;
         }
-        for name in lost {
-            records::delete_pieces(&*osd, name).await?;
-        }
+        records::delete_wrong(&*osd, &loaded.wrong).await?;
         let pcc = Arc::new(Pcc {
             rt,
             osd,
@@ -411,7 +408,7 @@ fn file(name: u64) -> Fid {
 
 /// The name of a file; none if the cache has no such file.
 fn name_of(file: &Fid) -> Option<u64> {
-    let high = file.seq.checked_sub(SEQUENCE).filter(|high| *high <= u64::from(u32::MAX))?;
+    let high = file.seq.checked_sub(SEQUENCE).filter(|high| *high < NAMES >> 32)?;
     (file.ver == 0).then_some(high << 32 | u64::from(file.oid))
 }
 

@@ -1,9 +1,10 @@
 //! The records of the cache in its device's index.
 
 use crate::ObjectKey;
-use crate::contents::{Piece, Record};
+use crate::contents::{PIECE_BYTES, Piece, Record};
 use nacre_base::{Fid, Uuid};
-use nacre_osd::{Osd, OsdError, Table, Transaction};
+use nacre_osd::{OBJECT_SIZE_MAX, Osd, OsdError, Table, Transaction};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 /// Objects: their storage and FID; version, file and last use.
@@ -13,29 +14,54 @@ const PIECES: Table = Table("pcc_pieces");
 /// Tables of the cache's device.
 pub const TABLES: [Table; 2] = [OBJECTS, PIECES];
 
+/// Files have names below this.
+pub(crate) const NAMES: u64 = 1 << 62;
 /// Records that one transaction deletes.
 const BATCH: usize = 1024;
 
 /// Everything that the index has.
+#[derive(Default)]
 pub(crate) struct Loaded {
+    /// Each in a file of its own.
     pub(crate) objects: Vec<(ObjectKey, Record)>,
-    /// File and start of each piece.
+    /// File and start of each piece. A piece is of an object's file, and crosses no multiple of [`PIECE_BYTES`].
     pub(crate) pieces: Vec<(u64, u64, Piece)>,
+    /// Records that make no sense, or are of files without an object.
+    pub(crate) wrong: Vec<(Table, Vec<u8>)>,
 }
 
-/// Reads all records. Those that make no sense are left out.
+/// Reads all records.
 pub(crate) fn load(transaction: &dyn Transaction) -> Result<Loaded, OsdError> {
-    let mut loaded = Loaded { objects: Vec::new(), pieces: Vec::new() };
+    let (mut loaded, mut names) = (Loaded::default(), BTreeSet::new());
     transaction.scan(OBJECTS, &[], &mut |key, value| {
-        loaded.objects.extend(object_key(key).zip(record(value)));
+        match object_key(key).zip(record(value)).filter(|(_, record)| names.insert(record.name)) {
+            Some(object) => loaded.objects.push(object),
+            None => loaded.wrong.push((OBJECTS, key.to_vec())),
+        }
         ControlFlow::Continue(())
     })?;
     transaction.scan(PIECES, &[], &mut |key, value| {
-        let numbers = || Some((number(key, 0)?, number(key, 8)?, piece(value)?));
-        loaded.pieces.extend(numbers());
+        let place = || Some((number(key, 0).filter(|name| names.contains(name))?, number(key, 8)?));
+        match place().and_then(|(name, start)| Some((name, start, piece(start, value)?))) {
+            Some(piece) => loaded.pieces.push(piece),
+            None => loaded.wrong.push((PIECES, key.to_vec())),
+        }
         ControlFlow::Continue(())
     })?;
     Ok(loaded)
+}
+
+/// Deletes records that were found to be wrong.
+pub(crate) async fn delete_wrong(osd: &dyn Osd, wrong: &[(Table, Vec<u8>)]) -> Result<(), OsdError> {
+    for some in wrong.chunks(BATCH) {
+        let mut transaction = osd.begin().await?;
+        transaction.use_reserve();
+        for (table, key) in some {
+            transaction.delete(*table, key)?;
+        }
+        transaction.finish();
+    }
+    Ok(())
 }
 
 pub(crate) fn put_object(t: &mut dyn Transaction, key: &ObjectKey, record: &Record) -> Result<(), OsdError> {
@@ -91,12 +117,15 @@ fn object_key(key: &[u8]) -> Option<ObjectKey> {
 
 fn record(value: &[u8]) -> Option<Record> {
     let used = i64::try_from(number(value, 16)?).ok()?;
-    Some(Record { version: number(value, 0)?, name: number(value, 8)?, used })
+    let record = Record { version: number(value, 0)?, name: number(value, 8)?, used };
+    (record.version != 0 && record.name < NAMES).then_some(record)
 }
 
-fn piece(value: &[u8]) -> Option<Piece> {
+fn piece(start: u64, value: &[u8]) -> Option<Piece> {
     let half = |at: usize| Some(u32::from_be_bytes(value.get(at..at + 4)?.try_into().ok()?));
-    Some(Piece { len: half(0)?, checksum: half(4)? })
+    let piece = Piece { len: half(0)?, checksum: half(4)? };
+    let fits = u64::from(piece.len) <= PIECE_BYTES - start % PIECE_BYTES && start < OBJECT_SIZE_MAX - PIECE_BYTES;
+    (piece.len > 0 && fits).then_some(piece)
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u64> {

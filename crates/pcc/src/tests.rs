@@ -185,6 +185,61 @@ fn a_new_version_outlives_the_record_of_the_last_one() {
     }
 }
 
+/// Whatever a damaged index says, the cache opens, and what is left of it is right.
+#[test]
+fn records_that_make_no_sense_are_deleted() {
+    for seed in 0..200 {
+        sim(seed, async |rt| {
+            let (pcc, osd) = open(&rt, device(&rt, &Faults::new()), 64 * MIB).await;
+            (1..4).for_each(|oid| keep(&pcc, oid, 5, &[0..MIB]));
+            rt.sleep(SECOND).await;
+            pcc.close().await.unwrap();
+            let osd = osd.reopen(&rt, &TABLES);
+            let mut records = Vec::new();
+            {
+                let mut t = osd.begin().await.unwrap();
+                for table in TABLES {
+                    t.scan(table, &[], &mut |key, value| {
+                        records.push((table, key.to_vec(), value.to_vec()));
+                        std::ops::ControlFlow::Continue(())
+                    })
+                    .unwrap();
+                }
+                for _ in 0..3 {
+                    let (table, key, value) = &records[rt.random() as usize % records.len()];
+                    let (mut key, mut value) = (key.clone(), value.clone());
+                    let damaged = if rt.random().is_multiple_of(2) { &mut key } else { &mut value };
+                    match rt.random() % 3 {
+                        0 => damaged.truncate(1 + rt.random() as usize % damaged.len()),
+                        1 => damaged.extend([7; 5]),
+                        _ => {
+                            let at = rt.random() as usize % damaged.len();
+                            damaged[at] = [0, 0xff, rt.random() as u8][rt.random() as usize % 3];
+                        }
+                    }
+                    t.put(*table, &key, &value).unwrap();
+                }
+                t.finish();
+            }
+            let (pcc, osd) = open(&rt, osd, 64 * MIB).await;
+            assert_eq!(pcc.check(), Ok(()));
+            for oid in 1..4 {
+                for at in (0..MIB).step_by(100_000) {
+                    has(&pcc, oid, 5, &[at..at + 1]).await;
+                }
+            }
+            (1..4).for_each(|oid| keep(&pcc, oid, 6, &[0..MIB]));
+            rt.sleep(60 * SECOND).await;
+            assert!(has(&pcc, 1, 6, &[0..MIB]).await && !pcc.status().has_failed);
+            pcc.set_limit(0);
+            rt.sleep(60 * SECOND).await;
+            assert_eq!(osd.list_objects().await.unwrap(), []);
+            let left = osd.begin().await.unwrap();
+            assert_eq!(TABLES.map(|table| left.count(table).unwrap()), [0, 0]);
+        });
+    }
+}
+
 #[test]
 fn the_order_of_uses_survives_a_remount() {
     sim(1, async |rt| {
