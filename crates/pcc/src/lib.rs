@@ -33,6 +33,9 @@ use std::time::Duration;
 const WRITING_MAX: u64 = 64 << 20;
 /// The disk hears of uses of objects this long after the first of them.
 const NOTE_AFTER: Duration = Duration::from_secs(30);
+/// How long the end of a mount waits for bytes that are still to be written, and how often it looks.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+const CLOSE_PAUSE: Duration = Duration::from_millis(10);
 /// Sequence of the device's files.
 const SEQUENCE: u64 = 0x1000_0000;
 
@@ -390,6 +393,10 @@ impl Pcc {
     pub async fn close(&self) -> Result<(), OsdError> {
         if let Some(noting) = self.noting.lock().take() {
             noting.abort();
+        }
+        let give_up = self.rt.now() + CLOSE_PATIENCE;
+        while self.writing.load(Ordering::Acquire) > 0 && self.rt.now() < give_up {
+            self.rt.sleep(CLOSE_PAUSE).await;
         }
         self.note_uses().await?;
         self.osd.close().await

@@ -185,6 +185,17 @@ fn a_new_version_outlives_the_record_of_the_last_one() {
     }
 }
 
+#[test]
+fn an_end_in_order_loses_nothing() {
+    sim(1, async |rt| {
+        let (pcc, osd) = open(&rt, device(&rt, &Faults::new()), 64 * MIB).await;
+        (1..20).for_each(|oid| keep(&pcc, oid, 5, &[0..MIB]));
+        pcc.close().await.unwrap();
+        let (pcc, _) = open(&rt, osd.reopen(&rt, &TABLES), 64 * MIB).await;
+        assert_eq!((pcc.status().objects, pcc.status().used), (19, 19 * MIB));
+    });
+}
+
 /// Whatever a damaged index says, the cache opens, and what is left of it is right.
 #[test]
 fn records_that_make_no_sense_are_deleted() {

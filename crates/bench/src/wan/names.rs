@@ -28,6 +28,10 @@ const DIRECTORIES_OF_LEVEL: usize = 10;
 /// Files of the source tree, and files that are created and looked at one after the other.
 const SOURCES: u32 = 300;
 const SOME: usize = 50;
+/// Files of a data set, in how many directories, and the size of each.
+const DATA_FILES: usize = 1000;
+const DATA_DIRECTORIES: usize = 10;
+const DATA_BYTES: usize = 16 << 10;
 /// Threads that make the many files while the link adds no delay.
 const MAKERS: usize = 8;
 
@@ -36,12 +40,24 @@ struct Prepared {
     many: PathBuf,
     deep: PathBuf,
     sources: PathBuf,
+    data: PathBuf,
     archive: PathBuf,
     dir: PathBuf,
 }
 
-/// Number of programs that are run.
-pub(crate) const STEPS: u64 = 10;
+/// What is cached when a program begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cached {
+    /// What the programs before have left.
+    All,
+    /// Nothing.
+    Nothing,
+    /// What is in the client's cache on disk.
+    OnDisk,
+}
+
+/// Number of programs that are run, and the preparation.
+pub(crate) const STEPS: u64 = 12;
 
 /// Runs everything in `dir`, which is on the mount, at this round-trip time. `step` announces each program.
 pub(crate) fn measure(
@@ -55,10 +71,13 @@ pub(crate) fn measure(
     let prepared = prepare(sites, dir)?;
     sites.set_rtt(round_trip)?;
     let mut rows = Vec::new();
-    let mut take = |what: &str, is_cold: bool, at_most: Option<f64>, run: &mut dyn FnMut() -> Result<(), String>| {
+    let mut take = |what: &str, cached: Cached, at_most: Option<f64>, run: &mut dyn FnMut() -> Result<(), String>| {
         step(what);
-        if is_cold {
+        if cached != Cached::All {
             sites.mount_again()?;
+        }
+        if cached == Cached::OnDisk {
+            sites.use_disk_cache()?;
         }
         let (before, begin) = (sites.bytes_from_servers()?, Instant::now());
         run().map_err(|e| format!("{what}: {e}"))?;
@@ -67,32 +86,46 @@ pub(crate) fn measure(
         rows.push(NamesRow { what: what.to_owned(), took, round_trips, bytes, at_most });
         Ok::<_, String>(())
     };
-    let Prepared { many, deep, sources, archive, dir } = &prepared;
+    let Prepared { many, deep, sources, data, archive, dir } = &prepared;
     let listing = || places::output_of(Command::new("ls").arg("-l").arg(many)).map(drop);
-    take("ls -l of 10,000 files", true, Some(20.0), &mut { listing })?;
-    take("stat of a path 12 deep", true, Some(7.0), &mut || stat(deep))?;
+    take("ls -l of 10,000 files", Cached::Nothing, Some(20.0), &mut { listing })?;
+    take("stat of a path 12 deep", Cached::Nothing, Some(7.0), &mut || stat(deep))?;
     let one_by_one =
         |work: &dyn Fn(&Path) -> Result<(), String>| (0..SOME).try_for_each(|n| work(&dir.join(format!("n{n}"))));
-    take("create 50 files, one by one", false, None, &mut || {
+    take("create 50 files, one by one", Cached::All, None, &mut || {
         one_by_one(&|path| File::create_new(path).map(drop).map_err(|e| e.to_string()))
     })?;
-    take("stat of 50 files, one by one", true, None, &mut || one_by_one(&stat))?;
+    take("stat of 50 files, one by one", Cached::Nothing, None, &mut || one_by_one(&stat))?;
     let git = |what: &[&str]| places::output_of(Command::new("git").arg("-C").arg(sources).args(what)).map(drop);
-    take("git status of 300 files, cold", true, None, &mut || git(&["status", "--short"]))?;
-    take("git status of 300 files, warm", false, Some(0.5), &mut || git(&["status", "--short"]))?;
+    take("git status of 300 files, cold", Cached::Nothing, None, &mut || git(&["status", "--short"]))?;
+    take("git status of 300 files, warm", Cached::All, Some(0.5), &mut || git(&["status", "--short"]))?;
     // Otherwise git makes a lock file beside its index and removes it, though it writes nothing.
     let without_lock = ["--no-optional-locks", "status", "--short"];
-    take("the same without git's lock file", false, Some(0.5), &mut || git(&without_lock))?;
-    take("git checkout of 300 files", false, None, &mut || {
+    take("the same without git's lock file", Cached::All, Some(0.5), &mut || git(&without_lock))?;
+    take("git checkout of 300 files", Cached::All, None, &mut || {
         git(&["checkout", "--quiet", "empty"])?;
         git(&["checkout", "--quiet", "full"])
     })?;
     let into = dir.join("untarred");
-    take("untar 300 files", true, None, &mut || {
+    take("untar 300 files", Cached::Nothing, None, &mut || {
         std::fs::create_dir(&into).map_err(|e| e.to_string())?;
         places::output_of(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(&into)).map(drop)
     })?;
+    take("read 1,000 files, cold", Cached::OnDisk, None, &mut || read_all(data))?;
+    take("read them again from the disk, after a remount", Cached::OnDisk, Some(1.0), &mut || read_all(data))?;
     Ok(rows)
+}
+
+/// Reads all files of a data set, one after the other.
+fn read_all(data: &Path) -> Result<(), String> {
+    let failed = |e: std::io::Error| e.to_string();
+    let mut count = 0;
+    for directory in std::fs::read_dir(data).map_err(failed)? {
+        for file in std::fs::read_dir(directory.map_err(failed)?.path()).map_err(failed)? {
+            count += std::fs::read(file.map_err(failed)?.path()).map_err(failed)?.len();
+        }
+    }
+    if count == DATA_FILES * DATA_BYTES { Ok(()) } else { Err(format!("{count} bytes were read")) }
 }
 
 fn stat(path: &Path) -> Result<(), String> {
@@ -101,7 +134,7 @@ fn stat(path: &Path) -> Result<(), String> {
 
 fn prepare(sites: &Sites, dir: &Path) -> Result<Prepared, String> {
     let failed = |e: std::io::Error| format!("cannot make the files to be looked at: {e}");
-    let [many, tree, sources] = ["many", "tree", "sources"].map(|name| dir.join(name));
+    let [many, tree, sources, data] = ["many", "tree", "sources", "data"].map(|name| dir.join(name));
     std::fs::create_dir(&many).map_err(failed)?;
     std::thread::scope(|scope| {
         let make = |maker: usize| {
@@ -124,6 +157,12 @@ fn prepare(sites: &Sites, dir: &Path) -> Result<Prepared, String> {
         level = below(0);
     }
     std::fs::create_dir(&level).map_err(failed)?;
+    for directory in (0..DATA_DIRECTORIES).map(|n| data.join(format!("part{n}"))) {
+        std::fs::create_dir_all(&directory).map_err(failed)?;
+        (0..DATA_FILES / DATA_DIRECTORIES)
+            .try_for_each(|n| std::fs::write(directory.join(format!("sample{n}")), vec![n as u8; DATA_BYTES]))
+            .map_err(failed)?;
+    }
     source_tree::generate(&sources, SOURCES, SOURCES / 10).map_err(failed)?;
     let archive = sites.scratch().join("sources.tar");
     places::output_of(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&sources).arg("."))?;
@@ -139,5 +178,5 @@ fn prepare(sites: &Sites, dir: &Path) -> Result<Prepared, String> {
     git(&["commit", "--quiet", "--allow-empty", "-m", "nothing"])?;
     git(&["checkout", "--quiet", "full"])?;
     places::settle();
-    Ok(Prepared { many, deep: level, sources, archive, dir: dir.to_owned() })
+    Ok(Prepared { many, deep: level, sources, data, archive, dir: dir.to_owned() })
 }

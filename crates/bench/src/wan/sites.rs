@@ -111,6 +111,21 @@ impl Sites {
         Ok(())
     }
 
+    /// Has the mount use a cache on disk, which the mount before may still have for a moment.
+    pub(crate) fn use_disk_cache(&self) -> Result<(), String> {
+        let [at, cache] =
+            [self.mountpoint.clone(), self.scratch.0.join("cache")].map(|path| path.display().to_string());
+        let deadline = Instant::now() + UNMOUNT_PATIENCE;
+        loop {
+            match self.tool("lctl", &["pcc", "add", &at, &cache, "--size", "1G"]) {
+                Err(e) if e.contains("in use") && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                done => return done.map(drop),
+            }
+        }
+    }
+
     /// Bytes that have arrived from the servers' site over the link, headers included.
     pub(crate) fn bytes_from_servers(&self) -> Result<u64, String> {
         let report = self.wan.report().map_err(|e| e.to_string())?;
