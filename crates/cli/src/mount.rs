@@ -54,7 +54,7 @@ const ALWAYS_PING: &str = "always_ping";
 const JOBID_VAR: &str = "jobid_var=";
 const JOBID_NAME: &str = "jobid_name=";
 
-/// The directory of the cache on disk, and how much may be in it. Of NFS's cachefiles and of Lustre's `lctl pcc`.
+/// The directory of the cache on disk, and how many bytes it may have. `lctl pcc` does the same later.
 const CACHE: &str = "cache=";
 const CACHE_SIZE: &str = "size=";
 

@@ -241,14 +241,14 @@ impl Pcc {
     pub fn keep(self: &Arc<Self>, key: &ObjectKey, version: u64, extents: Vec<(u64, Payload)>) {
         assert_ne!(version, 0, "{key:?} was never written, so nothing can be known of its version");
         let bytes: u64 = extents.iter().map(|(_, data)| data.len() as u64).sum();
-        let writing = self.writing.fetch_add(bytes, Ordering::AcqRel) + bytes;
-        let writing = (Writing(self.clone(), bytes), writing);
-        if bytes == 0 || writing.1 > WRITING_MAX || self.has_failed.load(Ordering::Relaxed) {
+        let others = self.writing.fetch_add(bytes, Ordering::AcqRel);
+        let writing = Writing(self.clone(), bytes);
+        if bytes == 0 || others + bytes > WRITING_MAX || self.has_failed.load(Ordering::Relaxed) {
             return Counts::add(&self.counts.refused, bytes);
         }
         let (this, key) = (self.clone(), *key);
         drop(self.rt.spawn(async move {
-            let _writing = writing.0;
+            let _writing = writing;
             if let Err(error) = this.write(&key, version, extents).await {
                 this.fail(&error);
             }

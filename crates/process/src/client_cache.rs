@@ -13,6 +13,8 @@ use nacre_rt::Rt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::fs::{DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,6 +23,8 @@ use std::time::Duration;
 pub(crate) const PURPOSE: &str = "purpose";
 const CLIENT_CACHE: &str = "client-cache";
 
+/// Mode of its directory.
+const PRIVATE: u32 = 0o700;
 /// Least size of a cache.
 const SIZE_MIN: u64 = 64 * MIB;
 /// What was read in so much time before a crash may not be in the cache after it. Each commit syncs a disk that programs use.
@@ -160,6 +164,10 @@ async fn open(rt: &Rt, dir: &Path, fsname: &str, size: Option<u64>) -> Result<Ar
 }
 
 fn open_device(place: &Path, fsname: &str, uuid: Uuid) -> Result<Arc<DiskOsd>, String> {
+    // Other users of this host must not read what only some users of the file system may.
+    let private = Permissions::from_mode(PRIVATE);
+    let made = DirBuilder::new().recursive(true).mode(PRIVATE).create(place);
+    made.and_then(|()| std::fs::set_permissions(place, private)).map_err(|e| e.to_string())?;
     let label = match disk::read_label(place) {
         Err(OsdError::NotFormatted(_)) => {
             let options = BTreeMap::from([(PURPOSE.to_owned(), CLIENT_CACHE.to_owned())]);

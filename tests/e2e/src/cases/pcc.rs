@@ -9,7 +9,7 @@ use crate::sys;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -119,10 +119,10 @@ fn remount(env: &Env) -> Outcome {
     ensure_eq!((reads(env)?, counted(env, "hit_bytes")?), (0, all), "reads and bytes from the disk after a remount");
     drop(own);
 
-    let data =
-        env.local.join("cache").join(&cluster(env)?.source().rsplit('/').next().unwrap_or_default()).join("data");
-    let damaged = damage(&data)?;
-    ensure!(damaged >= FILES, "{damaged} files are in {}", data.display());
+    let place = env.local.join("cache").join(cluster(env)?.source().rsplit('/').next().unwrap_or_default());
+    ensure_eq!(fs::metadata(&place)?.permissions().mode() & 0o777, 0o700, "who may look into the cache");
+    let damaged = damage(&place.join("data"))?;
+    ensure!(damaged >= FILES, "{damaged} files are in {}", place.display());
     let own = mount(env)?;
     check_files(&own, &content)?;
     ensure_eq!(counted(env, "damaged_objects")?, damaged, "objects that were found to be damaged");
