@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 /// Runs `main` on a tokio runtime with logs on standard error.
 pub fn run(main: impl Future<Output = Result<(), String>>, who: &str) -> ExitCode {
     init_logs();
-    // SAFETY: ignoring a signal is always sound; writes to closed sockets then fail with EPIPE.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    ignore_closed_sockets();
     raise_open_files();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(r) => r,
@@ -26,6 +25,12 @@ pub fn run(main: impl Future<Output = Result<(), String>>, who: &str) -> ExitCod
     };
     runtime.shutdown_timeout(Duration::from_secs(2));
     code
+}
+
+/// Has writes to closed sockets fail, in place of ending the process: a peer may go at any moment.
+pub(crate) fn ignore_closed_sockets() {
+    // SAFETY: ignoring a signal is always sound; such writes then fail with EPIPE.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
 /// Prints `who: message` to standard error and gives the exit code.

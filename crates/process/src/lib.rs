@@ -133,6 +133,8 @@ impl NodeProcess {
 /// Makes a node on TCP, without the other parts of a process. Returns it with the NID that it is known by. Must run within
 /// tokio.
 pub async fn tcp_node(connections: &Connections) -> Result<(Node, Nid), String> {
+    // Benchmarks have nodes, too, and are no daemons.
+    daemon::ignore_closed_sockets();
     let (rt, faults) = (Rt::production(), Faults::new());
     let lnet = Lnet::new(rt.clone(), LnetOptions::default(), faults.clone());
     let mut settings = lnet.settings();
