@@ -30,6 +30,10 @@ use statistics::{lljobstat, llobdstat, llstat};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+/// Messages of many sizes are allocated by one thread and freed by another, which this allocator was made for.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A parallel file system in user space, built on Lustre's architecture.
 #[derive(Parser)]
 #[command(name = "nacre", version, max_term_width = 100, after_help = GETTING_STARTED)]

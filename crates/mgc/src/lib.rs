@@ -1,8 +1,8 @@
 //! The client of the management service: keeps a file system's configuration current, registers targets, leases FID
 //! sequences. Every client and every target has one. It knows nothing of data.
 
-mod entries;
 mod settings;
+mod shared;
 mod versions;
 
 pub use settings::Settings;
@@ -20,6 +20,7 @@ use nacre_wire::mgs::{
 };
 use nacre_wire::{Field, Opcode};
 use parking_lot::Mutex;
+use shared::News;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -96,17 +97,13 @@ impl Mgc {
     }
 
     /// The current configuration.
-    pub async fn config(&self, fsname: &str) -> Result<Config, RpcError> {
+    pub async fn config(&self, fsname: &str) -> Result<Arc<Config>, RpcError> {
         let nothing = Config { fsname: fsname.to_owned(), ..Config::default() };
         Ok(self.ask_for_newer(&nothing, Duration::ZERO).await?.config)
     }
 
     /// Asks for what is newer than `known`.
-    fn ask_for_newer(
-        &self,
-        known: &Config,
-        wait: Duration,
-    ) -> impl Future<Output = Result<ConfigReply, RpcError>> + use<> {
+    fn ask_for_newer(&self, known: &Config, wait: Duration) -> impl Future<Output = Result<News, RpcError>> + use<> {
         let Config { version, silent_version, .. } = *known;
         let body =
             ConfigRead { fsname: known.fsname.clone(), version, silent_version, wait_ms: wait.as_millis() as u32 };
@@ -114,7 +111,7 @@ impl Mgc {
         let mut started = self.import.start(Opcode::MgsConfigRead, &body, CallOptions::default());
         async move {
             match &mut started {
-                Ok(call) => Ok(call.answer::<ConfigReply>().await?.body),
+                Ok(call) => Ok(call.answer::<News>().await?.body),
                 Err(e) => Err(*e),
             }
         }
@@ -206,11 +203,7 @@ impl Mgc {
 
     /// Asks for what is newer than `known`, and finds out meanwhile whether a router renews the lease. If routers do, returns
     /// `None` as soon as they no longer can, because the MGS must then be asked more often.
-    async fn ask_beside_routers(
-        &self,
-        known: &Config,
-        by_router: &mut ByRouter,
-    ) -> Option<Result<ConfigReply, RpcError>> {
+    async fn ask_beside_routers(&self, known: &Config, by_router: &mut ByRouter) -> Option<Result<News, RpcError>> {
         let rt = self.node.rt();
         // Somewhat shorter than the interval, so that clients which a change woke together do not ask together ever after.
         let somewhat_less = |wait: Duration| wait - wait / 4 * (rt.random() % 1024) as u32 / 1024;
@@ -335,10 +328,10 @@ async fn follow(mgc: std::sync::Weak<Mgc>, node: RpcNode, sender: Arc<watch::Sen
         }
         match answer {
             // There is no configuration yet: ask again later.
-            Ok(reply) if reply.config.version == 0 && known.version == 0 => {}
-            Ok(reply) => {
-                if let Some(config) = versions::updated(&known, reply) {
-                    sender.send_replace(Arc::new(config));
+            Ok(news) if news.config.version == 0 && known.version == 0 => {}
+            Ok(news) => {
+                if let Some(config) = versions::updated(&known, news) {
+                    sender.send_replace(config);
                 }
                 continue;
             }

@@ -37,6 +37,8 @@ struct Recent {
     changed: BTreeMap<Item, u64>,
     /// The same, in order.
     in_order: BTreeSet<(u64, Item)>,
+    /// The whole configuration of the newest version, once somebody has asked for it: thousands of clients may mount together.
+    whole: Option<Config>,
 }
 
 impl Recent {
@@ -86,6 +88,7 @@ impl State {
             return Vec::new();
         }
         self.revision = revision;
+        self.file_systems.values_mut().for_each(|recent| recent.whole = None);
         for (key, value) in changes {
             match value {
                 Some(value) => self.entries.insert(key.clone(), value.clone()),
@@ -122,13 +125,20 @@ impl State {
 
     /// The newest version of a file system's configuration, for an asker that has `since`: the changes if they are remembered,
     /// otherwise everything.
-    pub(crate) fn reply(&self, fsname: &str, since: u64) -> Result<ConfigReply, ConfigError> {
-        let draft = self.draft();
+    pub(crate) fn reply(&mut self, fsname: &str, since: u64) -> Result<ConfigReply, ConfigError> {
+        let draft = Draft::new(&self.entries);
         let version = config::version(&draft, fsname)?;
-        let known = self.file_systems.get(fsname).filter(|recent| since > 0 && since >= recent.complete_after);
-        let Some(recent) = known.filter(|_| since <= version) else {
+        let Some(recent) = self.file_systems.get_mut(fsname) else {
             return Ok(ConfigReply { config: config::read(&draft, fsname)?, ..ConfigReply::default() });
         };
+        if since == 0 || since < recent.complete_after || since > version {
+            let config = match &recent.whole {
+                Some(whole) => whole.clone(),
+                None => recent.whole.insert(config::read(&draft, fsname)?).clone(),
+            };
+            assert_eq!(config.version, version, "a commit ends what was read before it");
+            return Ok(ConfigReply { config, ..ConfigReply::default() });
+        }
         let config = Config { version, fsname: fsname.to_owned(), ..Config::default() };
         let mut reply = ConfigReply { since, config, unset: Vec::new() };
         for item in recent.since(since) {
@@ -203,7 +213,7 @@ mod tests {
     }
 
     /// The contents of a reply: the version, whether it is all there is, and what it names.
-    fn carried(state: &State, fsname: &str, since: u64) -> (u64, bool, Vec<String>) {
+    fn carried(state: &mut State, fsname: &str, since: u64) -> (u64, bool, Vec<String>) {
         let reply = state.reply(fsname, since).unwrap();
         let targets = reply.config.targets.iter().map(|t| format!("{} {}", t.target, t.instance));
         let params = reply.config.params.iter().map(|(name, value)| format!("{name}={value}"));
@@ -220,22 +230,32 @@ mod tests {
         let mut state = State::default();
         for (index, target) in ["n-MDT0000", "n-OST0000", "n-OST0001"].iter().enumerate() {
             assert_eq!(register(&mut state, target, 1), ["n"]);
-            assert_eq!(carried(&state, "n", 0).0, index as u64 + 1);
+            assert_eq!(carried(&mut state, "n", 0).0, index as u64 + 1);
         }
         register(&mut state, "n-OST0001", 2);
         register(&mut state, "n-OST0001", 3);
         assert_eq!(set(&mut state, "n", Some("0")), ["n"]);
-        assert_eq!(carried(&state, "n", 3), (6, false, texts(&["n-OST0001 3", "osc.*.active=0"])));
-        assert_eq!(carried(&state, "n", 5), (6, false, texts(&["osc.*.active=0"])));
-        assert_eq!(carried(&state, "n", 6), (6, false, vec![]));
+        assert_eq!(carried(&mut state, "n", 3), (6, false, texts(&["n-OST0001 3", "osc.*.active=0"])));
+        assert_eq!(carried(&mut state, "n", 5), (6, false, texts(&["osc.*.active=0"])));
+        assert_eq!(carried(&mut state, "n", 6), (6, false, vec![]));
         set(&mut state, "n", None);
-        assert_eq!(carried(&state, "n", 5), (7, false, texts(&["no osc.*.active"])));
+        assert_eq!(carried(&mut state, "n", 5), (7, false, texts(&["no osc.*.active"])));
         let all = (7, true, texts(&["n-MDT0000 1", "n-OST0000 1", "n-OST0001 3"]));
         assert_eq!(
-            [carried(&state, "n", 0), carried(&state, "n", 8)],
+            [carried(&mut state, "n", 0), carried(&mut state, "n", 8)],
             [all.clone(), all],
             "nothing known, or too much"
         );
+    }
+
+    #[test]
+    fn a_whole_configuration_is_read_once_for_all_who_ask_until_something_changes() {
+        let mut state = State::default();
+        register(&mut state, "n-MDT0000", 1);
+        let mut first_target = || state.reply("n", 0).unwrap().config.targets[0].clone();
+        assert!(Arc::ptr_eq(&first_target(), &first_target()));
+        register(&mut state, "n-MDT0000", 2);
+        assert_eq!(state.reply("n", 0).unwrap().config.targets[0].instance, 2);
     }
 
     #[test]
@@ -245,10 +265,10 @@ mod tests {
         register(&mut state, "b-MDT0000", 1);
         set(&mut state, "b", Some("0"));
         assert_eq!(set(&mut state, "", Some("1")), ["a", "b"]);
-        assert_eq!(carried(&state, "a", 1), (2, false, texts(&["osc.*.active=1"])));
-        assert_eq!(carried(&state, "b", 2), (3, false, texts(&["osc.*.active=0"])), "its own setting holds");
+        assert_eq!(carried(&mut state, "a", 1), (2, false, texts(&["osc.*.active=1"])));
+        assert_eq!(carried(&mut state, "b", 2), (3, false, texts(&["osc.*.active=0"])), "its own setting holds");
         set(&mut state, "b", None);
-        assert_eq!(carried(&state, "b", 3), (4, false, texts(&["osc.*.active=1"])));
+        assert_eq!(carried(&mut state, "b", 3), (4, false, texts(&["osc.*.active=1"])));
     }
 
     /// Changes before a start of the MGS are forgotten.
@@ -258,10 +278,10 @@ mod tests {
         register(&mut state, "n-MDT0000", 1);
         register(&mut state, "n-OST0000", 1);
         let mut again = State::new(7, state.entries.clone());
-        assert!(carried(&again, "n", 1).1);
-        assert_eq!(carried(&again, "n", 2), (2, false, vec![]));
+        assert!(carried(&mut again, "n", 1).1);
+        assert_eq!(carried(&mut again, "n", 2), (2, false, vec![]));
         register(&mut again, "n-OST0000", 2);
-        assert_eq!(carried(&again, "n", 2), (3, false, texts(&["n-OST0000 2"])));
+        assert_eq!(carried(&mut again, "n", 2), (3, false, texts(&["n-OST0000 2"])));
     }
 
     #[test]

@@ -75,6 +75,26 @@ pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 1000 / per_second))
 }
 
+/// Time of all processors since the machine's start, in ticks.
+pub(crate) struct Processors {
+    /// Busy or not.
+    pub(crate) all: u64,
+    /// The part in which they did nothing.
+    pub(crate) idle: u64,
+}
+
+/// What the machine's processors have done (proc(5), the first line of `/proc/stat`).
+pub(crate) fn processors() -> io::Result<Processors> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let first = stat.lines().next().unwrap_or_default();
+    // The last two fields, time of guests, are contained in others.
+    let ticks: Vec<u64> = first.split_whitespace().skip(1).take(8).filter_map(|field| field.parse().ok()).collect();
+    match ticks[..] {
+        [_, _, _, idle, waiting, ..] => Ok(Processors { all: ticks.iter().sum(), idle: idle + waiting }),
+        _ => Err(io::Error::other(format!("/proc/stat begins with {first:?}"))),
+    }
+}
+
 /// `sync(2)`.
 pub(crate) fn sync() {
     // SAFETY: no arguments, can't fail.

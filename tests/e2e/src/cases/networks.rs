@@ -19,7 +19,7 @@ use crate::namespaces::Hosts;
 use crate::process::Program;
 use crate::results::show;
 use crate::site::Site;
-use crate::storm;
+use crate::{storm, sys};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -288,13 +288,18 @@ fn all_routes_work(cluster: &Cluster) -> Outcome {
 
 /// Of what a bulk transfer reaches on links of the same rate without a gateway, the part that it must reach through two.
 const ROUTED_SHARE: f64 = 0.98;
+/// Rates of the links, as parts of what goes directly when nothing slows the links down.
+const LINKS: [f64; 2] = [0.5, 0.25];
+/// If the machine's processors are busy for this part of the time, which includes the start of fio, they are what bounds the rate: the gateways
+/// share them with the client and the servers.
+const BUSY: f64 = 0.9;
 /// Measurements of each kind in the full profile, of which the median counts.
 const MEASUREMENTS: usize = 5;
 /// The same in the short one.
 const MEASUREMENTS_IN_SHORT: usize = 3;
 
-/// On links that carry half of what the direct path could carry, bulk transfers through two rows of gateways are as fast as
-/// those without. Both take turns, so that whatever else the machine does slows both down.
+/// On links that carry a half or a quarter of what the direct path could carry, bulk transfers through two rows of gateways are as fast as
+/// those without, or they use all processors of the machine. Both take turns, so that whatever else the machine does slows both down.
 fn rate(env: &Env) -> Outcome {
     let hosts = make_hosts(None)?;
     let cluster = start(env, &hosts, &["clients", "neighbour"])?;
@@ -311,24 +316,28 @@ fn compare_rates(env: &Env, cluster: &Cluster, hosts: &Hosts) -> Outcome {
     }
     let ways = ["write", "read"];
     let times = env.pick(MEASUREMENTS_IN_SHORT, MEASUREMENTS);
-    let unshaped = ways.map(|way| repeat(times, || bulk(env, &direct, way)).map(median));
+    let unshaped = ways.map(|way| repeat(times, || Ok(bulk(env, &direct, way)?.rate)).map(median));
     let mut slow = Vec::new();
     for (way, unshaped) in ways.into_iter().zip(unshaped) {
         let unshaped = unshaped?;
-        hosts.shape((unshaped / 2.0) as u64)?;
-        let pairs = repeat(times, || Ok((bulk(env, &direct, way)?, bulk(env, &routed, way)?)))?;
-        let (directly, by_gateways): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
-        let (directly, by_gateways) = (median(directly), median(by_gateways));
-        let share = by_gateways / directly;
-        println!(
-            "    {way}: {:.0} MB/s unshaped; on links of half of that {:.1} MB/s directly, {:.1} MB/s through gateways: {:.1} %",
-            unshaped / 1e6,
-            directly / 1e6,
-            by_gateways / 1e6,
-            100.0 * share
-        );
-        if share < ROUTED_SHARE {
-            slow.push(format!("{way} {:.1} %", 100.0 * share));
+        println!("    {way}: {:.0} MB/s unshaped", unshaped / 1e6);
+        for part in LINKS {
+            hosts.shape((unshaped * part) as u64)?;
+            let pairs = repeat(times, || Ok([bulk(env, &direct, way)?, bulk(env, &routed, way)?]))?;
+            let [directly, by_gateways] = [0, 1].map(|i| median(pairs.iter().map(|pair| pair[i].rate).collect()));
+            let [busy_directly, busy] = [0, 1].map(|i| median(pairs.iter().map(|pair| pair[i].busy).collect()));
+            let share = by_gateways / directly;
+            println!(
+                "    {way}, links of {part} of that: {:.1} MB/s directly, {:.1} MB/s through gateways: {:.1} %; processors {:.0} and {:.0} % busy",
+                directly / 1e6,
+                by_gateways / 1e6,
+                100.0 * share,
+                100.0 * busy_directly,
+                100.0 * busy
+            );
+            if share < ROUTED_SHARE && busy < BUSY {
+                slow.push(format!("{way} {:.1} %", 100.0 * share));
+            }
         }
     }
     ensure!(slow.is_empty(), "through gateways less than {} % of what goes directly: {slow:?}", 100.0 * ROUTED_SHARE);
@@ -344,16 +353,28 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Bytes a second that fio writes or reads in a directory, past the client's cache. Eight programs have a call under way at any
-/// time, so that the longer path through the gateways is as full as the direct one.
-fn bulk(env: &Env, dir: &Path, way: &str) -> Outcome<f64> {
+/// A bulk transfer.
+struct Transfer {
+    /// Bytes a second.
+    rate: f64,
+    /// Part of the time that the machine's processors were busy.
+    busy: f64,
+}
+
+/// Lets fio write or read in a directory, past the client's cache. Eight programs have eight calls under way at any time, so that the longer
+/// path through the gateways is as full as the direct one.
+fn bulk(env: &Env, dir: &Path, way: &str) -> Outcome<Transfer> {
     let fio = Program::new("fio")
         .args(["--name=bulk", "--bs=1m", "--direct=1", "--ioengine=libaio", "--iodepth=8", "--numjobs=8", "--size=32m"])
         .args(["--time_based", "--runtime=4", "--thread", "--group_reporting", "--fallocate=none"])
         .args(["--output-format=json".to_owned(), format!("--rw={way}"), format!("--directory={}", text(dir))]);
+    let before = sys::processors()?;
     let printed = fio.dir(&env.local).limit(PATIENCE).run()?.stdout;
+    let after = sys::processors()?;
     let result: Value = serde_json::from_str(&printed).context("what fio printed")?;
-    result["jobs"][0][way]["bw_bytes"].as_f64().context("rate in what fio printed")
+    let rate = result["jobs"][0][way]["bw_bytes"].as_f64().context("rate in what fio printed")?;
+    let [all, idle] = [after.all - before.all, after.idle - before.idle];
+    Ok(Transfer { rate, busy: 1.0 - idle as f64 / all.max(1) as f64 })
 }
 
 /// Imports of one process, more than a host has mounts, stay connected through routers whose links their pings fill. In the

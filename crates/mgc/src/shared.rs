@@ -1,10 +1,49 @@
-//! Entries of configurations that are alike are in memory once in a process. Each target of a server follows the configuration, which may
-//! have hundreds of entries, and a simulation has thousands of clients that do.
+//! What is alike in configurations is in memory once in a process. Each target of a server follows the configuration, which may have
+//! hundreds of entries, and a simulation has thousands of clients that do.
 
-use nacre_wire::mgs::TargetEntry;
+use bytes::Bytes;
+use nacre_wire::mgs::{Config, ConfigReply, TargetEntry};
+use nacre_wire::{Field, Reader, WireError, decode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
+
+/// A [`ConfigReply`] as it was received. Clients that mount together get the same bytes, and share what was made of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct News {
+    /// As in the reply.
+    pub(crate) since: u64,
+    /// As in the reply.
+    pub(crate) config: Arc<Config>,
+    /// As in the reply.
+    pub(crate) unset: Vec<String>,
+}
+
+/// The reply that came last, and its bytes.
+static LAST: Mutex<Option<(Bytes, News)>> = Mutex::new(None);
+
+impl Field for News {
+    const MIN_SIZE: usize = ConfigReply::MIN_SIZE;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        let News { since, config, unset } = self.clone();
+        ConfigReply { since, config: Arc::unwrap_or_clone(config), unset }.put(out);
+    }
+
+    fn take(from: &mut Reader) -> Result<News, WireError> {
+        let bytes = from.take(from.remaining())?;
+        let mut last = LAST.lock();
+        if let Some((_, news)) = last.as_ref().filter(|(known, _)| *known == bytes) {
+            return Ok(news.clone());
+        }
+        let ConfigReply { since, mut config, unset } = decode(&bytes)?;
+        share(&mut config.targets);
+        let news = News { since, config: Arc::new(config), unset };
+        // A copy, because the bytes may be a part of a large buffer.
+        *last = Some((Bytes::copy_from_slice(&bytes), news.clone()));
+        Ok(news)
+    }
+}
 
 /// Entries that are in use, by the names of their targets.
 static IN_USE: Mutex<Entries> = Mutex::new(Entries { by_name: BTreeMap::new(), clean_at: CLEAN_AT_FIRST });
@@ -18,7 +57,7 @@ struct Entries {
 }
 
 /// Puts entries that are in use already in the place of those that are like them.
-pub(crate) fn share(entries: &mut [Arc<TargetEntry>]) {
+fn share(entries: &mut [Arc<TargetEntry>]) {
     let mut in_use = IN_USE.lock();
     entries.iter_mut().for_each(|entry| in_use.share(entry));
 }
@@ -44,6 +83,21 @@ impl Entries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_wire::encode;
+
+    #[test]
+    fn a_reply_that_came_before_is_not_decoded_again() {
+        let reply = |version| {
+            let targets = vec![entry("shared-OST0000", 1), entry("shared-OST0001", 1)];
+            let config = Config { version, fsname: "shared".to_owned(), targets, ..Config::default() };
+            encode(&ConfigReply { config, ..ConfigReply::default() })
+        };
+        let [first, same, newer] = [1, 1, 2].map(|version| decode::<News>(&reply(version)).unwrap());
+        assert!(Arc::ptr_eq(&first.config, &same.config));
+        assert_eq!([first.config.version, newer.config.version], [1, 2]);
+        assert!(Arc::ptr_eq(&first.config.targets[1], &newer.config.targets[1]), "entries are shared, too");
+        assert_eq!(encode(&newer), reply(2));
+    }
 
     fn entry(name: &str, instance: u64) -> Arc<TargetEntry> {
         Arc::new(TargetEntry { target: name.to_owned(), instance, ..TargetEntry::default() })
