@@ -288,6 +288,14 @@ impl Payload {
         }
     }
 
+    /// CRC32C of the bytes, however they are cut into pieces: the checksum of data on the wire and on disks.
+    pub fn crc32c(&self) -> u32 {
+        let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+        self.pieces().iter().for_each(|piece| digest.update(piece));
+        // The algorithm's result has 32 bits.
+        digest.finalize() as u32
+    }
+
     /// All bytes in one piece: shared if there is one piece already, copied otherwise.
     pub fn to_bytes(&self) -> Bytes {
         match self.pieces() {
@@ -327,6 +335,14 @@ impl Eq for Payload {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_checksum_has_the_standards_check_value_and_does_not_depend_on_the_pieces() {
+        let whole = Payload::from(b"123456789".to_vec());
+        let mut pieces = whole.slice(0, 4);
+        pieces.append(whole.slice(4, 5));
+        assert_eq!([whole.crc32c(), pieces.crc32c()], [0xe306_9283; 2]);
+    }
 
     #[test]
     fn aligned_buffers_are_aligned_and_freeze_without_a_copy() {

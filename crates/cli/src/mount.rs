@@ -209,7 +209,10 @@ fn disk_cache(args: &Mount) -> Result<Option<(PathBuf, Option<u64>)>, String> {
     let size = last(CACHE_SIZE).map(|text| size::parse(text, 1).ok_or_else(|| bad(text))).transpose()?;
     match last(CACHE) {
         Some("") => Err("mount option cache= needs a directory, such as cache=/var/cache/nacre".to_owned()),
-        Some(dir) => Ok(Some((PathBuf::from(dir), size))),
+        Some(dir) => match std::path::absolute(dir) {
+            Ok(dir) => Ok(Some((dir, size))),
+            Err(e) => Err(format!("mount option cache={dir}: {e}")),
+        },
         None if size.is_some() => Err("mount option size= needs cache=, whose size it is".to_owned()),
         None => Ok(None),
     }
@@ -271,8 +274,7 @@ async fn serve(args: Mount) -> Result<(), String> {
         }
         // In case the kernel did not wait for that at umount(2).
         let _ = client.settle(STOP_PATIENCE).await;
-        process.client_caches().close().await;
-        process.node().stop().await;
+        process.stop().await;
     };
     tokio::select! {
         () = left => {}

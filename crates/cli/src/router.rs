@@ -74,6 +74,6 @@ async fn serve(args: Router) -> Result<(), String> {
         daemon::say_ready(process.nid());
         daemon::stop_signal().await;
     }
-    process.node().stop().await;
+    process.stop().await;
     started
 }

@@ -182,7 +182,7 @@ async fn run_node(args: Serve) -> Result<(), String> {
         daemon::say_ready(process.nid());
         daemon::stop_signal().await;
     }
-    process.node().stop().await;
+    process.stop().await;
     started
 }
 

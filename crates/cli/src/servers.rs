@@ -70,7 +70,7 @@ async fn serve(role: Role, args: Serve) -> Result<(), String> {
         daemon::say_ready(process.nid());
         daemon::stop_signal().await;
     }
-    process.node().stop().await;
+    process.stop().await;
     started
 }
 

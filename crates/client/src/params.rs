@@ -109,7 +109,7 @@ fn add_memory(params: &Params, llite: &str, mount: &Arc<Mount>) {
     }
 }
 
-/// What the cache on disk has and has done; nothing without one.
+/// Contents and counts of the cache on disk. The parameter has no value in a mount without one.
 fn add_disk_cache(params: &Params, llite: &str, mount: &Arc<Mount>) {
     let mount = Arc::downgrade(mount);
     params.add(format!("{llite}.pcc_stats"), move || {

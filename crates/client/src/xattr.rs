@@ -25,7 +25,7 @@ const LUSTRE_FID: &str = "lustre.fid";
 const LUSTRE_TARGETS: &str = "lustre.targets";
 /// Followed by a FID: its paths.
 const LUSTRE_FID2PATH: &str = "lustre.fid2path:";
-/// How much of a file's data is in the cache on disk, as JSON.
+/// Bytes of a file that the cache on disk has, as JSON.
 const LUSTRE_PCC: &str = "lustre.pcc";
 /// The mount's name in its parameters.
 const LUSTRE_MOUNT: &str = "lustre.mount";

@@ -84,8 +84,8 @@ pub enum Arrival {
     Dead,
 }
 
-/// Time after which a lock that was called back before it came is taken to be lost. Replies need less, and a server waits for ten
-/// times as long before it evicts a client.
+/// Time after which a client gives back a lock that was called back before its reply came. If the reply needs longer, because the path was
+/// cut, its request is repeated. The server evicts the client after ten times as long.
 pub const UNCLAIMED_AFTER: Duration = Duration::from_secs(10);
 
 /// Effect of a callback.
@@ -94,7 +94,7 @@ pub const UNCLAIMED_AFTER: Duration = Duration::from_secs(10);
 pub enum Blocking {
     /// The lock is neither held nor on its way: answer ENOENT.
     NotHeld,
-    /// The lock is in use, or being given back already.
+    /// The lock is in use, being given back already, or awaited since an earlier callback.
     Later,
     /// The lock is not here, and a request under way may bring it. Call [`LockCache::unclaimed`] after [`UNCLAIMED_AFTER`].
     Awaited,
@@ -472,7 +472,7 @@ impl LockCache {
             Some(Tombstone::Given { .. }) => Blocking::NotHeld,
             Some(Tombstone::CalledBack { bits: before, .. }) => {
                 *before |= bits;
-                Blocking::Awaited
+                Blocking::Later
             }
             None if self.under_way.is_empty() => Blocking::NotHeld,
             None => {

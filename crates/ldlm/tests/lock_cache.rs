@@ -237,6 +237,7 @@ fn a_lock_that_nobody_claims_is_given_back_although_requests_are_under_way() {
     let mut cache = LockCache::new();
     let ticket = cache.begin();
     assert_eq!(cache.handle_blocking(&call_back(A, 0)), Blocking::Awaited);
+    assert_eq!(cache.handle_blocking(&call_back(A, 0)), Blocking::Later, "somebody looks after it already");
     assert!(cache.unclaimed(A) && !cache.unclaimed(A));
     assert_eq!(cache.handle_blocking(&call_back(A, 0)), Blocking::NotHeld);
     assert_eq!(cache.granted(ticket, A, FILE, bits(1), false, NOW), Arrival::Dead, "it came too late");

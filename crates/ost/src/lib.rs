@@ -11,7 +11,6 @@
 
 mod brw_stats;
 pub mod check;
-mod checksum;
 mod device;
 mod extent_queue;
 mod lfsck_status;

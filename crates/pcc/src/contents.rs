@@ -1,5 +1,5 @@
-//! What the cache has: bytes of objects, each of one version, and which of them leave when it is full. A plain table; it neither
-//! reads nor writes.
+//! The table of the cache: which bytes of which objects are on the disk, in which version, and which objects leave when the cache is full.
+//! The table does no IO.
 //!
 //! The data of an object lies in a file of its own, at the offsets that it has in the object. Files are named by numbers that are
 //! never given again, so a file whose bytes are still being written can leave without harm: its last writer destroys it.
@@ -77,7 +77,7 @@ pub(crate) struct Gone {
     pub(crate) name: u64,
 }
 
-/// Outcome of a search.
+/// Outcome of a search for ranges of an object.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Found {
     /// For each range the pieces that it consists of, ascending, by where they start; in the file of this name.
@@ -94,6 +94,8 @@ pub(crate) struct Begun {
     pub(crate) name: u64,
     /// Parts of what was offered that are not here yet; none of them crosses a multiple of [`PIECE_BYTES`].
     pub(crate) parts: Vec<Range<u64>>,
+    /// Bytes for which there is no room.
+    pub(crate) refused: u64,
     pub(crate) gone: Vec<Gone>,
 }
 
@@ -102,7 +104,7 @@ pub(crate) struct Begun {
 pub(crate) enum Written {
     /// Record the pieces, and the object, if the disk does not know it.
     Here(Option<Record>),
-    /// The object has left meanwhile. If so, its file is to be destroyed.
+    /// The object has left meanwhile. `destroy` is true if its file is to be destroyed now.
     Left { destroy: bool },
 }
 
@@ -200,7 +202,10 @@ impl Contents {
         };
         let bytes: u64 = parts.iter().map(|part| part.end - part.start).sum();
         let own = self.objects.get(key).map_or(0, |kept| kept.bytes);
-        if bytes == 0 || own + bytes > limit {
+        if own + bytes > limit {
+            return Begun { gone, refused: bytes, ..Begun::default() };
+        }
+        if bytes == 0 {
             return Begun { gone, ..Begun::default() };
         }
         while self.bytes + bytes > limit {
@@ -223,33 +228,23 @@ impl Contents {
         kept.writers += 1;
         self.bytes += bytes;
         assert!(self.bytes <= limit, "{} bytes are in a cache of {limit}", self.bytes);
-        Begun { name: kept.name, parts, gone }
+        Begun { name: kept.name, parts, gone, refused: 0 }
     }
 
     /// The bytes are in the file: they can be read from now on.
     pub(crate) fn written(&mut self, key: &ObjectKey, name: u64, pieces: &[(u64, Piece)], now: i64) -> Written {
-        let Some(kept) = self.objects.get_mut(key).filter(|kept| kept.name == name) else { return self.left(name) };
+        let Some(kept) = self.objects.get_mut(key).filter(|kept| kept.name == name) else {
+            return Written::Left { destroy: self.left(name) };
+        };
         for (start, piece) in pieces {
             let before = kept.slots.insert(*start, Slot::Stored(*piece));
             assert_eq!(before, Some(Slot::Coming(piece.len)), "{start} of {key:?} was written, and did not come");
         }
-        kept.end_write();
+        assert!(kept.writers > 0, "a write to file {name} ends twice");
+        kept.writers -= 1;
         let is_known = kept.noted.is_some();
         let used = *kept.noted.get_or_insert(now);
         Written::Here((!is_known).then_some(Record { version: kept.version, name, used }))
-    }
-
-    /// The bytes could not be written.
-    pub(crate) fn not_written(&mut self, key: &ObjectKey, name: u64, parts: &[Range<u64>]) -> Written {
-        let Some(kept) = self.objects.get_mut(key).filter(|kept| kept.name == name) else { return self.left(name) };
-        for part in parts {
-            let slot = kept.slots.remove(&part.start);
-            assert!(matches!(slot, Some(Slot::Coming(_))), "{part:?} of {key:?} was to come, and is {slot:?}");
-            kept.bytes -= part.end - part.start;
-            self.bytes -= part.end - part.start;
-        }
-        kept.end_write();
-        Written::Here(None)
     }
 
     /// Removes an object. Its file leaves when its record is durably deleted and nobody writes to it any longer.
@@ -318,12 +313,12 @@ impl Contents {
         self.by_turn.insert(kept.turn, *key);
     }
 
-    /// A writer's file has left meanwhile.
-    fn left(&mut self, name: u64) -> Written {
+    /// A write to a file ends that has left meanwhile. Returns whether the file is to be destroyed now.
+    pub(crate) fn left(&mut self, name: u64) -> bool {
         let Some(leaving) = self.leaving.get_mut(&name) else { panic!("file {name} was written, and is nobody's") };
         assert!(leaving.writers > 0, "a write to file {name} ends twice");
         leaving.writers -= 1;
-        Written::Left { destroy: self.is_over(name) }
+        self.is_over(name)
     }
 
     fn is_over(&mut self, name: u64) -> bool {
@@ -382,11 +377,6 @@ impl Kept {
             gaps.push(at..range.end);
         }
         gaps
-    }
-
-    fn end_write(&mut self) {
-        assert!(self.writers > 0, "a write to file {} ends twice", self.name);
-        self.writers -= 1;
     }
 }
 
@@ -452,7 +442,8 @@ mod tests {
         let begun = contents.begin(&key(1), 5, &[0..100], MIB);
         assert!(!has(&mut contents, 1, 5, 0..100));
         assert_eq!(contents.begin(&key(1), 5, &[0..100], MIB).parts, []);
-        assert_eq!(contents.not_written(&key(1), begun.name, &begun.parts), Written::Here(None));
+        assert!(contents.remove_file(&key(1), begun.name).is_some(), "they could not be written");
+        assert!(!contents.left(begun.name) && contents.forgotten(begun.name));
         assert_eq!((contents.bytes(), contents.check()), (0, Ok(())));
         keep(&mut contents, 1, 5, &[0..100], MIB);
         assert!(has(&mut contents, 1, 5, 0..100));
@@ -479,6 +470,7 @@ mod tests {
         assert!(has(&mut contents, 1, 5, 0..MIB) && !has(&mut contents, 2, 5, 0..MIB));
         assert_eq!(keep(&mut contents, 1, 5, &[MIB..4 * MIB], 4 * MIB).len(), 3);
         assert_eq!(keep(&mut contents, 1, 5, &[4 * MIB..5 * MIB], 4 * MIB), []);
+        assert_eq!(contents.begin(&key(1), 5, &[4 * MIB..5 * MIB], 4 * MIB).refused, MIB);
         assert!(has(&mut contents, 1, 5, 0..4 * MIB) && !has(&mut contents, 1, 5, 4 * MIB..5 * MIB));
         assert_eq!(contents.shrink(MIB).len(), 1);
     }

@@ -1,13 +1,12 @@
-//! The client's cache on disk: data of objects that was read from far away, which survives remounts, crashes and reboots
-//! (Lustre's persistent client cache is the name of the idea; its copies are whole files, ours are the bytes that were read).
+//! The client's cache on disk: data of objects that the client read, which survives remounts, crashes and reboots. Lustre's persistent
+//! client cache keeps whole files; this one keeps the bytes that were read.
 //!
-//! It is asked with the version of an object that a lock keeps true, and answers with bytes of that very version or not at all: a
-//! server never gives two states of an object the same version. So the cache knows nothing of locks, and nothing in it has to be
-//! thrown away when a lock is lost.
+//! A reader names the version of the object, which its lock keeps true, and gets bytes of exactly that version, or none. A server
+//! never gives two states of an object the same version, so the cache needs no locks, and a lost lock makes nothing in it wrong.
 //!
-//! It lies on an [`Osd`]. The data of a piece is on the disk before the record that says so, and each piece has a checksum, which is
-//! verified whenever it is read: after a crash, or with a damaged disk, there are fewer bytes and never wrong ones. Whatever the disk
-//! does, a read goes on: without the cache, its bytes come from the server.
+//! The cache lies on an [`Osd`]. A piece's data is on the disk before the record that names it, and a piece's checksum is verified at each
+//! read. So after a crash, or on a damaged disk, the cache has fewer bytes and never wrong ones. If the disk fails, the bytes come from the
+//! server.
 //!
 //! What must not be here: RPCs, locks, and the place of the device.
 
@@ -48,12 +47,12 @@ pub struct ObjectKey {
     pub object: Fid,
 }
 
-/// What the cache has and has done since it was opened. Bytes, where nothing else is said.
+/// Contents of the cache, and its counts since it was opened. The unit is bytes, unless the field says objects.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Status {
-    /// Most that it may have.
+    /// Bound of `used`.
     pub limit: u64,
-    /// What it has.
+    /// Bytes in it, with those that are being written.
     pub used: u64,
     /// Objects with bytes here.
     pub objects: u64,
@@ -155,7 +154,7 @@ impl Pcc {
         self.start_forgetting(gone);
     }
 
-    /// What the cache has and has done.
+    /// Contents and counts of the cache.
     pub fn status(&self) -> Status {
         let (used, objects) = {
             let contents = self.contents.lock();
@@ -198,11 +197,18 @@ impl Pcc {
             _ if self.has_failed.load(Ordering::Relaxed) => None,
             Found::All(name, runs) => {
                 let parts = ranges.iter().zip(&runs).map(|(range, run)| self.read_range(name, range, run));
-                let read = try_join_all(parts).await;
-                if read.is_err() {
-                    self.handle_damage(key, name);
+                match try_join_all(parts).await {
+                    Ok(read) => Some(read),
+                    // A bad sector is damage. A closed or stopped device says nothing about the object.
+                    Err(None | Some(OsdError::Io { .. })) => {
+                        self.handle_damage(key, name);
+                        None
+                    }
+                    Err(Some(error)) => {
+                        self.fail(&error);
+                        None
+                    }
                 }
-                read.ok()
             }
             Found::Missing => None,
             Found::Outdated(gone) => {
@@ -215,23 +221,31 @@ impl Pcc {
         answer
     }
 
-    /// Reads a range that consists of these pieces. An error means that they are not what was written.
-    async fn read_range(&self, name: u64, range: &Range<u64>, run: &[(u64, Piece)]) -> Result<Payload, ()> {
+    /// Reads a range that consists of these pieces. The error is the device's, or none if the bytes are not those that were written.
+    async fn read_range(
+        &self,
+        name: u64,
+        range: &Range<u64>,
+        run: &[(u64, Piece)],
+    ) -> Result<Payload, Option<OsdError>> {
         let (Some((start, _)), Some((last, piece))) = (run.first(), run.last()) else { return Ok(Payload::new()) };
         let len = (last + u64::from(piece.len) - start) as usize;
-        let data = self.osd.read(file(name), *start, len).await.map_err(drop)?;
+        let data = self.osd.read(file(name), *start, len).await.map_err(Some)?;
         let is_sound = |(at, piece): &(u64, Piece)| {
             let (from, len) = ((at - start) as usize, piece.len as usize);
-            data.len() >= from + len && checksum(&data.slice(from, len)) == piece.checksum
+            data.len() >= from + len && data.slice(from, len).crc32c() == piece.checksum
         };
-        let is_whole = run.iter().all(is_sound);
-        let part = || data.slice((range.start - start) as usize, (range.end - range.start) as usize);
-        if is_whole { Ok(part()) } else { Err(()) }
+        if run.iter().all(is_sound) {
+            Ok(data.slice((range.start - start) as usize, (range.end - range.start) as usize))
+        } else {
+            Err(None)
+        }
     }
 
     /// Bytes could not be read as they were written, unless they have left meanwhile.
     fn handle_damage(self: &Arc<Self>, key: &ObjectKey, name: u64) {
-        let Some(gone) = self.contents.lock().remove_file(key, name) else { return };
+        let gone = self.contents.lock().remove_file(key, name);
+        let Some(gone) = gone else { return };
         tracing::warn!(object = %key.object, "its bytes in the cache on disk are damaged; they are fetched again");
         Counts::add(&self.counts.damaged, 1);
         self.start_forgetting(vec![gone]);
@@ -267,46 +281,66 @@ impl Pcc {
         Counts::add(&self.counts.evicted, begun.gone.iter().filter(|gone| gone.key != *key).count() as u64);
         Counts::add(&self.counts.outdated, begun.gone.iter().filter(|gone| gone.key == *key).count() as u64);
         self.start_forgetting(begun.gone);
+        Counts::add(&self.counts.refused, begun.refused);
         if begun.parts.is_empty() {
             return Ok(());
         }
         let data: Vec<(u64, Payload)> = begun.parts.iter().map(|part| (part.start, cut(&extents, part))).collect();
-        let piece = |(at, data): &(u64, Payload)| (*at, Piece { len: data.len() as u32, checksum: checksum(data) });
+        let piece = |(at, data): &(u64, Payload)| (*at, Piece { len: data.len() as u32, checksum: data.crc32c() });
         let pieces: Vec<(u64, Piece)> = data.iter().map(piece).collect();
-        let written = self.osd.write_extents(file(begun.name), data).await;
-        // From here on no record changes but this object's.
-        let turn = self.turn.lock().await;
         let bytes = pieces.iter().map(|(_, piece)| u64::from(piece.len)).sum();
-        let outcome = match &written {
-            Ok(()) => self.contents.lock().written(key, begun.name, &pieces, self.rt.wall().secs),
-            Err(_) => self.contents.lock().not_written(key, begun.name, &begun.parts),
+        let kept = match self.osd.write_extents(file(begun.name), data).await {
+            Ok(()) => self.record(key, begun.name, &pieces).await,
+            Err(error) => {
+                self.give_up(key, begun.name);
+                let destroy = self.contents.lock().left(begun.name);
+                if destroy {
+                    self.osd.remove(file(begun.name)).await?;
+                }
+                Err(error)
+            }
         };
-        match outcome {
-            Written::Left { destroy: true } => return self.osd.remove(file(begun.name)).await,
-            Written::Left { destroy: false } => return Ok(()),
-            Written::Here(_) if written.is_err() => {
+        match kept {
+            Ok(()) => Counts::add(&self.counts.kept, bytes),
+            // A disk that is full takes bytes again once others have left.
+            Err(error) if error.errno() == Errno::ENOSPC => {
+                self.give_up(key, begun.name);
                 Counts::add(&self.counts.refused, bytes);
-                // A disk that is full takes bytes again once others have left.
-                return written.or_else(|e| if e.errno() == Errno::ENOSPC { self.make_room() } else { Err(e) });
+                self.make_room();
             }
-            Written::Here(record) => {
-                let mut transaction = self.osd.begin().await?;
-                if let Some(record) = record {
-                    records::put_object(&mut *transaction, key, &record)?;
-                }
-                for (start, piece) in pieces {
-                    records::put_piece(&mut *transaction, begun.name, start, piece)?;
-                }
-                transaction.finish();
-            }
+            Err(error) => return Err(error),
         }
-        drop(turn);
-        Counts::add(&self.counts.kept, bytes);
         Ok(())
     }
 
+    /// Records pieces that have been written.
+    async fn record(&self, key: &ObjectKey, name: u64, pieces: &[(u64, Piece)]) -> Result<(), OsdError> {
+        let _turn = self.turn.lock().await;
+        let written = self.contents.lock().written(key, name, pieces, self.rt.wall().secs);
+        let record = match written {
+            Written::Here(record) => record,
+            Written::Left { destroy: true } => return self.osd.remove(file(name)).await,
+            Written::Left { destroy: false } => return Ok(()),
+        };
+        let mut transaction = self.osd.begin().await?;
+        if let Some(record) = record {
+            records::put_object(&mut *transaction, key, &record)?;
+        }
+        for (start, piece) in pieces {
+            records::put_piece(&mut *transaction, name, *start, *piece)?;
+        }
+        transaction.finish();
+        Ok(())
+    }
+
+    /// Removes an object of which bytes could not be written or recorded, unless it has left already.
+    fn give_up(self: &Arc<Self>, key: &ObjectKey, name: u64) {
+        let gone = self.contents.lock().remove_file(key, name);
+        self.start_forgetting(gone.into_iter().collect());
+    }
+
     /// The disk is full, though the cache is not: a tenth leaves.
-    fn make_room(self: &Arc<Self>) -> Result<(), OsdError> {
+    fn make_room(self: &Arc<Self>) {
         let gone = {
             let mut contents = self.contents.lock();
             let most = contents.bytes() / 10 * 9;
@@ -314,7 +348,6 @@ impl Pcc {
         };
         Counts::add(&self.counts.evicted, gone.len() as u64);
         self.start_forgetting(gone);
-        Ok(())
     }
 
     fn start_forgetting(self: &Arc<Self>, gone: Vec<Gone>) {
@@ -375,6 +408,8 @@ impl Pcc {
             return Ok(());
         }
         let mut transaction = self.osd.begin().await?;
+        // These records replace older ones of the same size.
+        transaction.use_reserve();
         for (key, record) in used {
             records::put_object(&mut *transaction, &key, &record)?;
         }
@@ -424,13 +459,6 @@ fn cut(extents: &[(u64, Payload)], part: &Range<u64>) -> Payload {
     let within = |(at, data): &&(u64, Payload)| *at <= part.start && part.end <= at + data.len() as u64;
     let Some((at, data)) = extents.iter().find(within) else { panic!("{part:?} is kept, and was not offered") };
     data.slice((part.start - at) as usize, (part.end - part.start) as usize)
-}
-
-/// CRC-32C, as in transfers.
-fn checksum(data: &Payload) -> u32 {
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    data.pieces().iter().for_each(|piece| digest.update(piece));
-    digest.finalize() as u32
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use super::*;
 use nacre_base::fault::{Fault, FaultAction};
 use nacre_base::{Faults, Time};
+use nacre_osd::SpaceLimits;
 use nacre_osd::mem::{Crash, MemOptions, MemOsd};
 use nacre_rt::Sim;
 use std::future::Future;
@@ -163,6 +164,40 @@ fn a_write_that_the_disk_refuses_is_as_if_it_had_not_been_offered() {
         keep(&pcc, 2, 5, &[0..MIB]);
         rt.sleep(SECOND).await;
         assert!(has(&pcc, 2, 5, &[0..MIB]).await);
+    });
+}
+
+/// An index without room for another record is a full disk, and no failure: objects leave, and later ones are kept again.
+#[test]
+fn an_index_that_is_full_takes_objects_again() {
+    sim(1, async |rt| {
+        let space = SpaceLimits { reserve_pages: 512, ..SpaceLimits::default() };
+        let options = MemOptions { index_bytes: 4 << 20, space, ..MemOptions::default() };
+        let (pcc, _) = open(&rt, MemOsd::new(&rt, &TABLES, options), 64 * MIB).await;
+        for oid in 0..30_000 {
+            keep(&pcc, oid, 5, &[0..100]);
+            rt.sleep(SECOND / 100).await;
+        }
+        let status = pcc.status();
+        assert!(status.refused > 0 && status.evicted > 0 && !status.has_failed, "{status:?}");
+        rt.sleep(60 * SECOND).await;
+        keep(&pcc, 99_999, 5, &[0..100]);
+        rt.sleep(SECOND).await;
+        assert!(has(&pcc, 99_999, 5, &[0..100]).await);
+        assert_eq!(pcc.check(), Ok(()));
+    });
+}
+
+/// A device that was taken away damages nothing.
+#[test]
+fn a_closed_cache_says_nothing_about_its_bytes() {
+    sim(1, async |rt| {
+        let (pcc, _) = open(&rt, device(&rt, &Faults::new()), 64 * MIB).await;
+        keep(&pcc, 1, 5, &[0..MIB]);
+        rt.sleep(SECOND).await;
+        pcc.close().await.unwrap();
+        assert!(!has(&pcc, 1, 5, &[0..MIB]).await);
+        assert_eq!((pcc.status().damaged, pcc.status().has_failed), (0, false));
     });
 }
 

@@ -17,17 +17,21 @@ use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Option in the label of a directory that is a cache and no target.
 pub(crate) const PURPOSE: &str = "purpose";
 const CLIENT_CACHE: &str = "client-cache";
 
+/// How long a new mount waits for one that is still giving the cache up, and how often it looks.
+const BUSY_PATIENCE: Duration = Duration::from_secs(10);
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// Mode of its directory.
 const PRIVATE: u32 = 0o700;
-/// Least size of a cache.
+/// Smallest size of a cache, in bytes.
 const SIZE_MIN: u64 = 64 * MIB;
-/// What was read in so much time before a crash may not be in the cache after it. Each commit syncs a disk that programs use.
+/// Time before a crash in which reads may be missing from the cache afterwards. Commits are rare, because each one syncs a disk that
+/// programs use.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What to do with the caches of a mount.
@@ -36,7 +40,7 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(30);
 pub enum PccTask {
     /// Use the cache in a directory. Without a size it may take half of the free space there.
     Add {
-        /// The directory; the cache is below it.
+        /// The directory, from the root; the cache is below it.
         dir: PathBuf,
         /// Bytes.
         size: Option<u64>,
@@ -52,7 +56,7 @@ pub enum PccTask {
 
 /// The caches of the mounts in this process.
 #[derive(Default)]
-pub struct ClientCaches {
+pub(crate) struct ClientCaches {
     /// By the mounts' names, such as `nacre-ffff0123456789ab`.
     mounts: tokio::sync::Mutex<BTreeMap<String, Mounted>>,
 }
@@ -83,7 +87,6 @@ impl ClientCaches {
         };
         match task {
             PccTask::Add { dir, size } => {
-                let dir = std::path::absolute(&dir).map_err(|e| (Errno::EINVAL, format!("{}: {e}", dir.display())))?;
                 if let Some((other, _)) = &mounted.cache {
                     let why = format!("the mount has a cache in {} already: remove that first", other.display());
                     return Err((Errno::EEXIST, why));
@@ -94,7 +97,6 @@ impl ClientCaches {
                 Ok(Value::Null)
             }
             PccTask::Remove { dir } => {
-                let dir = std::path::absolute(&dir).unwrap_or(dir);
                 let Some((_, pcc)) = mounted.cache.take_if(|(at, _)| *at == dir) else {
                     return Err((Errno::ENOENT, format!("the mount has no cache in {}", dir.display())));
                 };
@@ -107,7 +109,7 @@ impl ClientCaches {
     }
 
     /// Closes all caches. Nothing is read from them any longer.
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         for mounted in self.mounts.lock().await.values_mut() {
             if let Some(client) = mounted.client.upgrade() {
                 client.set_disk_cache(None);
@@ -183,7 +185,16 @@ fn open_device(place: &Path, fsname: &str, uuid: Uuid) -> Result<Arc<DiskOsd>, S
         return Err(format!("it is the storage of {}, and no cache", label.target));
     }
     let options = DiskOptions { commit_interval: COMMIT_INTERVAL, ..DiskOptions::default() };
-    DiskOsd::open(place, &TABLES, options).map(Arc::new).map_err(|e| e.to_string())
+    let give_up = Instant::now() + BUSY_PATIENCE;
+    loop {
+        match DiskOsd::open(place, &TABLES, options.clone()) {
+            Err(OsdError::InUse(_)) if Instant::now() < give_up => std::thread::sleep(BUSY_PAUSE),
+            Err(e @ (OsdError::Index(_) | OsdError::Corrupt { .. })) => {
+                return Err(format!("{e}; remove the directory, which has nothing but copies"));
+            }
+            opened => return opened.map(Arc::new).map_err(|e| e.to_string()),
+        }
+    }
 }
 
 /// Whether a label is that of a client's cache, which no server may serve.

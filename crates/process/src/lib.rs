@@ -124,9 +124,10 @@ impl NodeProcess {
         self.caches.add(self.node.rt(), client, dir, size).await.map_err(|(_, why)| why)
     }
 
-    /// The caches on disk of its mounts.
-    pub fn client_caches(&self) -> &ClientCaches {
-        &self.caches
+    /// Stops everything in order: the caches on disk of its mounts, and the node.
+    pub async fn stop(&self) {
+        self.caches.close().await;
+        self.node.stop().await;
     }
 }
 

@@ -84,3 +84,32 @@ fn own_changes_are_not_undone_by_the_cache_on_disk() {
         reader.unmount().await;
     });
 }
+
+/// Members of a group write beside one another, under locks that they all hold.
+#[test]
+fn under_a_groups_lock_the_disk_is_neither_asked_nor_given_anything() {
+    story(1, 1, |c| async move {
+        let writer = user(&c, 0);
+        let mut content = pattern(1_000_000, 1);
+        let fid = writer.file(ROOT, "f", &content).await;
+        let disk = MemOsd::new(c.rt(), &TABLES, MemOptions::default());
+        let (reader, cache, _) = mount(&c, 1, disk).await;
+        assert!(reader.content(fid).await == content);
+        c.rt().sleep(secs(1)).await;
+        let (theirs, mine) = (writer.reopen(fid).await, reader.reopen(fid).await);
+        writer.group_lock(&theirs, 7, false).await.unwrap();
+        reader.group_lock(&mine, 7, false).await.unwrap();
+        let before = cache.status();
+        writer.put(&theirs, 500_000, b"changed").await.unwrap();
+        writer.fsync(&theirs, false).await.unwrap();
+        content[500_000..500_007].copy_from_slice(b"changed");
+        assert!(reader.get(&mine, 0, 1 << 20).await == content);
+        c.rt().sleep(secs(1)).await;
+        assert_eq!(cache.status(), before);
+        writer.group_unlock(&theirs, 7).await.unwrap();
+        reader.group_unlock(&mine, 7).await.unwrap();
+        writer.release(theirs).await.unwrap();
+        reader.release(mine).await.unwrap();
+        reader.unmount().await;
+    });
+}

@@ -45,14 +45,14 @@ struct Prepared {
     dir: PathBuf,
 }
 
-/// What is cached when a program begins.
+/// State of the client's caches when a program begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cached {
-    /// What the programs before have left.
+    /// All that earlier programs left.
     All,
-    /// Nothing.
+    /// Empty: the file system was just mounted.
     Nothing,
-    /// What is in the client's cache on disk.
+    /// Empty but for the client's cache on disk.
     OnDisk,
 }
 

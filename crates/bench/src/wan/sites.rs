@@ -111,19 +111,11 @@ impl Sites {
         Ok(())
     }
 
-    /// Has the mount use a cache on disk, which the mount before may still have for a moment.
+    /// Has the mount use a cache on disk.
     pub(crate) fn use_disk_cache(&self) -> Result<(), String> {
         let [at, cache] =
             [self.mountpoint.clone(), self.scratch.0.join("cache")].map(|path| path.display().to_string());
-        let deadline = Instant::now() + UNMOUNT_PATIENCE;
-        loop {
-            match self.tool("lctl", &["pcc", "add", &at, &cache, "--size", "1G"]) {
-                Err(e) if e.contains("in use") && Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                done => return done.map(drop),
-            }
-        }
+        self.tool("lctl", &["pcc", "add", "--size", "1G", &at, &cache]).map(drop)
     }
 
     /// Bytes that have arrived from the servers' site over the link, headers included.

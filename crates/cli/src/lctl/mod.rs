@@ -74,7 +74,7 @@ const COMMANDS: &[Command] = &[
     Command { name: "lfsck_query", about: "[-M MDT] [-w]: how far it is; wait for its end", run: lfsck::query },
     Command {
         name: "pcc",
-        about: "add MOUNTPOINT DIRECTORY [--size SIZE] | del MOUNTPOINT DIRECTORY | list [--json] MOUNTPOINT: caches on disk of mounts",
+        about: "add [--size SIZE] MOUNTPOINT DIRECTORY | del MOUNTPOINT DIRECTORY | list [--json] MOUNTPOINT: caches on disk of mounts",
         run: pcc::main,
     },
     Command {

@@ -2,7 +2,7 @@
 
 use super::ask::{Refusal, ask};
 use crate::lfs::{get_xattr, mount_of};
-use crate::output::fail;
+use crate::tool::Options;
 use nacre_base::{Errno, size};
 use nacre_process::admin::{Answer, Request};
 use nacre_process::client_cache::PccTask;
@@ -11,30 +11,45 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: lctl pcc add MOUNTPOINT DIRECTORY [--size SIZE] | del MOUNTPOINT DIRECTORY | list [--json] MOUNTPOINT";
+    "usage: lctl pcc add [--size SIZE] MOUNTPOINT DIRECTORY | del MOUNTPOINT DIRECTORY | list [--json] MOUNTPOINT";
 
 /// `lctl pcc add|del|list`
 pub(super) fn main(args: &[String]) -> ExitCode {
-    let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    let outcome = match words.as_slice() {
-        ["add", mountpoint, dir] => add(mountpoint, dir, None),
-        ["add", mountpoint, dir, "--size" | "-s", size] | ["add", "--size" | "-s", size, mountpoint, dir] => {
-            add(mountpoint, dir, Some(size))
-        }
-        ["del", mountpoint, dir] => change(mountpoint, PccTask::Remove { dir: absolute(dir) }).map(drop),
-        ["list", "--json", mountpoint] | ["list", mountpoint, "--json"] => {
-            change(mountpoint, PccTask::List).map(|caches| println!("{caches}"))
-        }
-        ["list", mountpoint] => change(mountpoint, PccTask::List).map(|caches| print!("{}", describe(&caches))),
-        _ => return fail("lctl pcc", USAGE, Errno::EINVAL.0 as u8),
-    };
-    outcome.map_or_else(|refusal| refusal.fail("lctl pcc"), |()| ExitCode::SUCCESS)
+    run(args).map_or_else(|refusal| refusal.fail("lctl pcc"), |()| ExitCode::SUCCESS)
 }
 
-fn add(mountpoint: &str, dir: &str, size: Option<&str>) -> Result<(), Refusal> {
-    let bad = |text: &str| Refusal::new(Errno::EINVAL, format!("{text:?} is no size, such as 500M or 100G"));
-    let size = size.map(|text| size::parse(text, 1).ok_or_else(|| bad(text))).transpose()?;
-    change(mountpoint, PccTask::Add { dir: absolute(dir), size }).map(drop)
+fn run(args: &[String]) -> Result<(), Refusal> {
+    let invalid = |text: &str| Refusal::new(Errno::EINVAL, text);
+    let mut options = Options::new(args);
+    let (mut size, mut as_json) = (None, false);
+    while let Some(name) = options.next() {
+        match name {
+            "s" | "size" => {
+                let text = options.value().unwrap_or_default();
+                let bytes =
+                    size::parse(text, 1).ok_or_else(|| invalid(&format!("{text:?} is no size, such as 500M or 100G")));
+                size = Some(bytes?);
+            }
+            "json" => as_json = true,
+            _ => return Err(invalid(USAGE)),
+        }
+    }
+    match (options.operands.as_slice(), size, as_json) {
+        (["add", mountpoint, dir], size, false) => {
+            change(mountpoint, PccTask::Add { dir: absolute(dir), size }).map(drop)
+        }
+        (["del", mountpoint, dir], None, false) => change(mountpoint, PccTask::Remove { dir: absolute(dir) }).map(drop),
+        (["list", mountpoint], None, as_json) => {
+            let caches = change(mountpoint, PccTask::List)?;
+            if as_json {
+                println!("{caches}")
+            } else {
+                print!("{}", describe(&caches))
+            }
+            Ok(())
+        }
+        _ => Err(invalid(USAGE)),
+    }
 }
 
 /// The process of the mount has another working directory.

@@ -3,12 +3,13 @@
 use super::path::get_xattr;
 use super::usage::USAGE_EXIT;
 use crate::output::fail;
+use crate::tool::Options;
 use nacre_base::Errno;
 use serde::Deserialize;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What a mount says of a file.
+/// The value of `lustre.pcc`: a file's bytes in the cache on disk of its mount.
 #[derive(Deserialize)]
 struct Kept {
     has_cache: bool,
@@ -17,10 +18,12 @@ struct Kept {
 
 /// `lfs pcc state FILE...`
 pub(crate) fn main(args: &[String]) -> ExitCode {
-    let files = match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["state", files @ ..] if !files.is_empty() && !files.iter().any(|f| f.starts_with('-')) => files.to_vec(),
-        _ => return fail("lfs pcc", "usage: lfs pcc state FILE...", USAGE_EXIT),
-    };
+    let mut options = Options::new(args);
+    let has_option = options.next().is_some();
+    let ["state", files @ ..] = options.operands.as_slice() else { return usage() };
+    if files.is_empty() || has_option {
+        return usage();
+    }
     let mut code = ExitCode::SUCCESS;
     for file in files {
         match state(Path::new(file)) {
@@ -29,6 +32,10 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
         }
     }
     code
+}
+
+fn usage() -> ExitCode {
+    fail("lfs pcc", "usage: lfs pcc state FILE...", USAGE_EXIT)
 }
 
 fn state(file: &Path) -> Result<String, Errno> {

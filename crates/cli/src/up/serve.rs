@@ -176,7 +176,7 @@ impl FileSystem {
         if let Some(client) = &self.client {
             let _ = client.settle(mount::STOP_PATIENCE).await;
         }
-        process.node().stop().await;
+        process.stop().await;
     }
 }
 

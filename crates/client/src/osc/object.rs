@@ -412,3 +412,26 @@ impl ObjectState {
         attr
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A change may have happened at the server although its reply was an error or never came, so its version is not known.
+    #[test]
+    fn no_version_is_known_of_an_object_that_this_client_has_changed() {
+        let mut state = ObjectState::default();
+        assert_eq!(state.known_version(), None, "never written");
+        state.learn(&ObjectAttr { version: 5, ..ObjectAttr::default() });
+        assert_eq!(state.known_version(), Some(5));
+        let change = Change { range: Extent::ALL, exclusive: true };
+        assert!(state.begin_change(change));
+        state.end_change(change);
+        assert_eq!(state.known_version(), None);
+
+        let mut written = ObjectState::default();
+        written.learn(&ObjectAttr { version: 5, ..ObjectAttr::default() });
+        written.note_write(&ObjectOf::default(), &Caller::default(), LockId(1));
+        assert_eq!(written.known_version(), None);
+    }
+}

@@ -11,7 +11,9 @@ use crate::osc::write_back::Which;
 use crate::stats::ReadAheadStats;
 use futures_util::future::try_join_all;
 use nacre_base::{Errno, Fid, Payload};
-use nacre_pcc::ObjectKey;
+use nacre_ldlm::lock_cache::Cover;
+use nacre_pcc::{ObjectKey, Pcc};
+use nacre_wire::ldlm::LockMode;
 use nacre_wire::ost::EXTENTS_MAX;
 use std::ops::Range;
 use std::sync::Arc;
@@ -149,9 +151,17 @@ impl Osc {
         (wanted.requests.into_iter().map(fill).collect(), wanted.open)
     }
 
-    /// Reads what a fill wants from the cache on disk, if all of it is there.
-    async fn read_kept(&self, object: &Object, extents: &[Range<u64>]) -> Option<Vec<Payload>> {
+    /// The cache on disk, if there is one and the lock keeps others from writing. The members of a group write beside one another, so
+    /// under their lock a version does not tell which bytes were read.
+    fn disk_cache_under(&self, guard: &LockGuard) -> Option<Arc<Pcc>> {
         let pcc = self.connection.mount().disk_cache()?;
+        let locks = self.locks.lock();
+        let (_, Cover::Extent { mode, .. }) = locks.get(guard.id)? else { return None };
+        (*mode != LockMode::Group).then_some(pcc)
+    }
+
+    /// Reads what a fill wants from the cache on disk, if all of it is there.
+    async fn read_kept(&self, pcc: &Arc<Pcc>, object: &Object, extents: &[Range<u64>]) -> Option<Vec<Payload>> {
         let version = object.state.lock().known_version()?;
         pcc.read(&self.key_on_disk(object.fid), version, extents).await
     }
@@ -170,7 +180,12 @@ impl Osc {
         mut fill: Fill,
     ) -> Result<Vec<(u64, Payload)>, Errno> {
         let object = fill.object.clone();
-        let (replies, attr) = match self.read_kept(&object, &fill.request.extents).await {
+        let pcc = self.disk_cache_under(guard);
+        let kept = match &pcc {
+            Some(pcc) => self.read_kept(pcc, &object, &fill.request.extents).await,
+            None => None,
+        };
+        let (replies, attr) = match kept {
             Some(kept) => (kept, None),
             None => {
                 let answer = self.read_rpc(caller, object.fid, &fill.request.extents, guard.id.0).await;
@@ -195,7 +210,7 @@ impl Osc {
             attr.map(|attr| attr.version).filter(|version| *version != 0 && state.known_version().is_some())
         };
         self.memory().shrink();
-        if let (Some(version), Some(pcc)) = (version, self.connection.mount().disk_cache()) {
+        if let (Some(version), Some(pcc)) = (version, pcc) {
             let starts = fill.request.extents.iter().map(|extent| extent.start);
             pcc.keep(&self.key_on_disk(object.fid), version, starts.zip(replies.iter().cloned()).collect());
         }

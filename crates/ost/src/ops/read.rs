@@ -1,6 +1,5 @@
 //! OST_READ: all extents of one RPC are read under one range lock, so each write is seen whole or not at all.
 
-use crate::checksum::crc32c;
 use crate::object_service::ObjectService;
 use crate::objects::Access;
 use crate::ops::extents;
@@ -31,7 +30,7 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>
         let (lens, data) = request.spend(Part::Device, fetch(ost, &read, &record)).await?;
         (record, lens, data)
     };
-    let checksum = read.checksum.then(|| crc32c(&data));
+    let checksum = read.checksum.then(|| data.crc32c());
     ost.brw_stats.count_read(&read.extents, data.len());
     let contended = ost.locks.is_contended(read.fid);
     let reply = ReadReply { attr: ost.attr(read.fid, &record).await?, lens, checksum, contended };

@@ -5,7 +5,6 @@
 //! its reply after the commit, and with `sync_journal` every client does. With `reply_from_memory_mb` the record is
 //! changed before the data is written: the range stays locked, and the next commit waits, until the device has the data.
 
-use crate::checksum::crc32c;
 use crate::memory::Taken;
 use crate::object::Object;
 use crate::object_service::ObjectService;
@@ -253,7 +252,7 @@ async fn pull(
         data = with_first_bit_flipped(&data);
     }
     match write.checksum {
-        Some(expected) if expected != crc32c(&data) => {
+        Some(expected) if expected != data.crc32c() => {
             tracing::warn!(
                 target = %ost.target.name(), fid = %write.fid, client = %request.export.client_name(),
                 offset = extents.ranges.cover().start, bytes = extents.bytes, "data was damaged on its way: not stored"

@@ -228,7 +228,7 @@ impl Client {
 
     pub(crate) async fn send_write(&self, write: &Write, data: &[u8]) -> Result<WriteReply, Errno> {
         let data = Payload::from(Bytes::copy_from_slice(data));
-        let write = Write { checksum: Some(crate::checksum::crc32c(&data)), ..write.clone() };
+        let write = Write { checksum: Some(data.crc32c()), ..write.clone() };
         let options = CallOptions { lane: Lane::Io, bulk: Bulk::Send(data), ..CallOptions::default() };
         self.reply(Opcode::OstWrite, &write, options).await.map(|reply| reply.body)
     }
@@ -256,7 +256,7 @@ impl Client {
         let max_len = extents.iter().map(|(_, len)| len).sum();
         let options = CallOptions { lane: Lane::Io, bulk: Bulk::Receive { max_len }, ..CallOptions::default() };
         let reply: Reply<ReadReply> = self.reply(Opcode::OstRead, &read, options).await?;
-        assert_eq!(reply.body.checksum, Some(crate::checksum::crc32c(&reply.data)));
+        assert_eq!(reply.body.checksum, Some(reply.data.crc32c()));
         Ok((reply.body.lens, reply.data.to_bytes().to_vec()))
     }
 

@@ -22,17 +22,8 @@ pub(crate) fn all() -> Vec<Case> {
 const FILES: u64 = 20;
 const FILE_BYTES: usize = 1_300_000;
 
-/// Mounts with the cache. The process of the mount before may still have it for a moment.
 fn mount(env: &Env) -> Outcome<Own> {
-    let options = format!("cache={},size=200M", env.local.join("cache").display());
-    let mut own = Own::mount(env, &options);
-    wait_for(Duration::from_secs(20), || {
-        if own.as_ref().is_err_and(|e| e.to_string().contains("in use")) {
-            own = Own::mount(env, &options);
-        }
-        Ok(own.is_ok())
-    })?;
-    own
+    Own::mount(env, &format!("cache={},size=200M", env.local.join("cache").display()))
 }
 
 /// A tool that speaks to the process of the own mount.
@@ -152,7 +143,7 @@ fn add_and_del(env: &Env) -> Outcome {
     ensure!(tool(env, "lfs", &["pcc", "state", &text(&own.dir.join("f"))])?.contains("type: none"), "no cache");
     let small = tool(env, "lctl", &["pcc", "add", &at, &dir, "--size", "1M"]);
     ensure!(small.is_err_and(|e| e.to_string().contains("at least 64 MiB")), "a cache of 1 MiB was made");
-    tool(env, "lctl", &["pcc", "add", &at, &dir, "--size", "100M"])?;
+    tool(env, "lctl", &["pcc", "add", "--size=100M", &at, &dir])?;
     let listed = tool(env, "lctl", &["pcc", "list", &at])?;
     ensure!(listed.contains(&format!("- pccpath: {dir}\n  size: 104857600\n")), "{listed}");
     let twice = tool(env, "lctl", &["pcc", "add", &at, &dir]);
