@@ -100,11 +100,15 @@ impl Statahead {
         }
         let (this, caller, cred) = (self.clone(), *caller, cred.clone());
         drop(self.rt.spawn(async move {
-            let body =
-                Readpage { cred, fid: at, cookie, max_bytes: READPAGE_MAX, with_attr: true, ..Readpage::default() };
+            let (max_bytes, asker) = (READPAGE_MAX, cred.clone());
+            let body = Readpage { cred: asker, fid: at, cookie, max_bytes, with_attr: true, ..Readpage::default() };
             if let Ok(mdc) = this.lmv.mdc(at).await {
                 // If this fails, the program sends a request of its own, and gets the error.
-                let _ = mdc.readpage(&caller, &body).await;
+                if let Ok(page) = mdc.readpage(&caller, &body).await {
+                    let ahead =
+                        this.engine.lock().handle_page((at, true), cookie, &page.entries, page.end, this.rt.now());
+                    this.start(&caller, &cred, ahead);
+                }
             }
             this.lists.lock().remove(&(at, cookie));
             this.fetched.notify_waiters();

@@ -165,8 +165,9 @@ pub(crate) async fn glimpse(shared: &Arc<Shared>, ask: Vec<Asked>, resource: Fid
     while !rest.is_empty() {
         let (now, later) = rest.split_at(together.min(rest.len()));
         let answers = join_all(now.iter().map(|asked| glimpse_one(&shared, asked, resource, begin))).await;
-        let settled = now.iter().zip(&answers).any(|(a, answer)| answer.as_ref().is_some_and(|k| a.is_settled_by(k)));
-        known.extend(answers.into_iter().flatten());
+        let settled =
+            now.iter().zip(&answers).any(|(a, answer)| answer.as_ref().is_some_and(|k| a.is_settled_by(&k.attr)));
+        known.extend(answers.into_iter().flatten().map(|reply| reply.attr));
         if settled {
             break;
         }
@@ -175,7 +176,15 @@ pub(crate) async fn glimpse(shared: &Arc<Shared>, ask: Vec<Asked>, resource: Fid
     known
 }
 
-async fn glimpse_one(shared: &Weak<Shared>, asked: &Asked, resource: Fid, begin: Time) -> Option<ObjectAttr> {
+/// Asks all holders, too, but returns only whether they give their locks back, or have done so, because they do not need them.
+pub(crate) async fn are_idle(shared: &Arc<Shared>, ask: Vec<Asked>, resource: Fid) -> bool {
+    let begin = shared.target.rt().now();
+    let shared = Arc::downgrade(shared);
+    let answers = join_all(ask.iter().map(|asked| glimpse_one(&shared, asked, resource, begin))).await;
+    answers.iter().all(|answer| answer.as_ref().is_none_or(|reply| reply.gives_back))
+}
+
+async fn glimpse_one(shared: &Weak<Shared>, asked: &Asked, resource: Fid, begin: Time) -> Option<GlimpseReply> {
     let message = GlimpseCallback { handle: asked.holder.lock.0, resource };
     let (client, id) = (client_of(&asked.peer.export), asked.holder.lock);
     let _asked = Glimpsed::begin(shared, id, client, resource);
@@ -194,7 +203,7 @@ async fn glimpse_one(shared: &Weak<Shared>, asked: &Asked, resource: Fid, begin:
         is_held && !is_late
     };
     match ask::<GlimpseReply>(shared, &asked.peer, Opcode::LdlmGlCallback, &message, goes_on).await {
-        Ok(reply) => Some(reply.attr),
+        Ok(reply) => Some(reply),
         Err(error) => {
             tracing::debug!(client = %asked.peer.export.client_name(), %resource, %error, "glimpse not answered");
             None

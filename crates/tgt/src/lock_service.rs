@@ -28,6 +28,10 @@ pub struct LockService {
     keeper: Task,
 }
 
+/// Most writers of an object that are asked for a client that only guesses that it will want the size. An object that has more is probably
+/// being written.
+const WRITERS_ASKED_MAX: usize = 4;
+
 /// Result of an enqueue that was not refused.
 #[derive(Debug)]
 pub struct Enqueued {
@@ -113,6 +117,15 @@ impl LockService {
             // The flag rules out waiting, and a resent request finds the lock that was granted.
             Outcome::Refused(_) | Outcome::Waiting(_) | Outcome::Glimpse(_) => None,
         }
+    }
+
+    /// Asks the writers of an object, if they are few, whether they still need their locks. Returns true if there are some, and all give
+    /// their locks back, so that [`LockService::try_lock_object`] will soon succeed. Waits for their answers.
+    pub async fn are_writers_idle(&self, request: &ServerRequest, object: Fid) -> bool {
+        let client = client_of(&request.export);
+        let writers = self.shared.with(|state, now, _| state.writers(object, client, now));
+        let are_asked = (1..=WRITERS_ASKED_MAX).contains(&writers.len());
+        are_asked && callbacks::are_idle(&self.shared, writers, object).await
     }
 
     /// Handles LDLM_CANCEL.

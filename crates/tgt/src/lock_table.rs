@@ -3,7 +3,7 @@
 use crate::Target;
 use crate::callbacks::{self, Asked, Peer};
 use crate::called_back::{CalledBack, Wanted};
-use nacre_base::{Errno, FxHashMap, Time};
+use nacre_base::{Errno, Fid, FxHashMap, Time};
 use nacre_ldlm::server::{Callback, Effects, GlimpseHolder, Grant, Local, Namespace, Outcome, Request, Settings};
 use nacre_ldlm::{ClientId, LockId};
 use nacre_ptlrpc::{Export, LockPool};
@@ -188,12 +188,18 @@ impl State {
             }
             Outcome::Refused(error) => Enqueueing::Answered(Err(error)),
             Outcome::Waiting(id) => Enqueueing::Waiting(self.wait(id)),
-            Outcome::Glimpse(work) => {
-                let asked =
-                    |holder: GlimpseHolder| Some(Asked { peer: self.peers.get(&holder.client)?.clone(), holder });
-                Enqueueing::Glimpse { ask: work.holders.into_iter().filter_map(asked).collect(), flags: work.flags }
-            }
+            Outcome::Glimpse(work) => Enqueueing::Glimpse { flags: work.flags, ask: self.asked(work.holders) },
         }
+    }
+
+    /// The other clients that write to an object.
+    pub(crate) fn writers(&self, object: Fid, asker: ClientId, now: Time) -> Vec<Asked> {
+        self.asked(self.namespace.glimpse_work(object, asker, now).holders)
+    }
+
+    fn asked(&self, holders: Vec<GlimpseHolder>) -> Vec<Asked> {
+        let asked = |holder: GlimpseHolder| Some(Asked { peer: self.peers.get(&holder.client)?.clone(), holder });
+        holders.into_iter().filter_map(asked).collect()
     }
 
     pub(crate) fn cancel(&mut self, client: ClientId, id: LockId, now: Time, effects: &mut Effects) {

@@ -209,6 +209,8 @@ message! {
     pub struct GlimpseReply {
         /// The object as this client sees it.
         pub attr: ObjectAttr,
+        /// The client gives the lock back now, because it has not used it for some time.
+        pub gives_back: bool,
     }
 }
 

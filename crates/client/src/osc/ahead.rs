@@ -1,4 +1,4 @@
-//! Glimpses ahead of time: sizes and locks of many objects in one request, where that disturbs nobody.
+//! Glimpses ahead of time: sizes and locks of many objects in one request, but of those that others are writing.
 
 use crate::mount::connection::Caller;
 use crate::osc::Osc;
@@ -15,7 +15,8 @@ use std::time::Duration;
 const DEADLINE: Duration = Duration::from_secs(10);
 
 impl Osc {
-    /// Gets locks on objects, and their attributes, where no client writes. Objects for which that fails are skipped.
+    /// Gets locks on objects, and their attributes, where no client writes or writers no longer need their locks. Objects for which that
+    /// fails are skipped.
     pub(crate) async fn glimpse_ahead(self: &Arc<Self>, caller: &Caller, objects: &[Arc<Object>]) {
         join_all(objects.chunks(GLIMPSES_MAX).map(|some| self.glimpse_some(caller, some))).await;
     }

@@ -372,10 +372,11 @@ impl LockHolder for Osc {
         let unwritten = |o: Arc<Object>| o.state.lock().merged(ObjectAttr::default());
         let attr = self.known_object(callback.resource).map_or_else(ObjectAttr::default, unwritten);
         let idle = self.locks.lock().give_idle(LockId(callback.handle), self.now(), GLIMPSED_AGE);
+        let gives_back = idle.is_some();
         if let (Some(giving), Some(osc)) = (idle, self.this.upgrade()) {
             osc.start_giving_up(giving);
         }
-        Ok(GlimpseReply { attr })
+        Ok(GlimpseReply { attr, gives_back })
     }
 
     fn handle_lock_volume(&self, volume: &LockVolume) {

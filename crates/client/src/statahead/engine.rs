@@ -201,8 +201,8 @@ impl Engine {
         self.counts = Counts::default();
     }
 
-    /// Handles a listing by a program, of entries after `after`; `is_far` says that the servers are far away. Returns entries that are
-    /// worth fetching at once.
+    /// Handles a page of entries after `after` that a program lists, or will probably list next; `is_far` says that the servers are far away.
+    /// Returns entries that are worth fetching at once.
     pub(crate) fn handle_page(
         &mut self,
         (at, is_far): (Fid, bool),

@@ -126,17 +126,40 @@ fn a_whole_path_ends_where_it_must() {
 
 #[test]
 fn a_long_listing_takes_few_round_trips() {
-    run(|rt| async move {
+    takes_few_round_trips_to_list(10_000, Maker::Gone);
+}
+
+/// The maker has locks on the objects of all files, which it no longer needs.
+#[test]
+fn a_listing_of_what_somebody_else_has_written_takes_few_round_trips() {
+    takes_few_round_trips_to_list(2000, Maker::Idle);
+}
+
+/// The client that has made the files of a directory.
+#[derive(Clone, Copy, PartialEq)]
+enum Maker {
+    Gone,
+    Idle,
+}
+
+fn takes_few_round_trips_to_list(files: u32, maker_is: Maker) {
+    run(move |rt| async move {
         let mut cluster = Cluster::start(&rt, 4).await;
         let maker = cluster.client().await;
         let directory = maker.mkdir(&root(), maker.root(), b"many", 0o755, 0).await.unwrap().fid;
         let flags = open_flags::O_CREAT | open_flags::O_RDWR;
-        for i in 0..10_000 {
+        for i in 0..files {
             let layout = Some(striped(1, 65536));
             let made = maker.create(&root(), directory, format!("f{i}").as_bytes(), flags, 0o644, 0, layout).await;
-            maker.release(made.unwrap().1).await.unwrap();
+            let file = made.unwrap().1;
+            if maker_is == Maker::Idle {
+                maker.put(&file, 0, b"some data").await.unwrap();
+            }
+            maker.release(file).await.unwrap();
         }
-        maker.unmount().await;
+        if maker_is == Maker::Gone {
+            maker.unmount().await;
+        }
         set_far(&rt, &cluster).await;
         let c = far_client(&mut cluster).await;
         c.statfs().await.unwrap();
@@ -155,7 +178,7 @@ fn a_long_listing_takes_few_round_trips() {
                 break;
             }
         }
-        assert_eq!(seen, 10_000);
+        assert_eq!(seen, files);
         let taken = round_trips(&rt, began);
         println!("{taken} round trips\n{}", c.node.params().get("llite.*.statahead_stats").unwrap()[0].1);
         assert!(taken <= 20.0, "{taken} round trips");

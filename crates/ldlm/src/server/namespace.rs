@@ -533,7 +533,8 @@ impl Namespace {
         if self.is_contended(resource, now) { reply_flags::CONTENDED } else { 0 }
     }
 
-    fn glimpse_work(&self, resource: Fid, asker: ClientId, now: Time) -> GlimpseWork {
+    /// The clients that a client must ask who wants an object's size.
+    pub fn glimpse_work(&self, resource: Fid, asker: ClientId, now: Time) -> GlimpseWork {
         let writers = self.objects.get(&resource).map(|object| object.writers(asker)).unwrap_or_default();
         let holder = |lock: &Asked| {
             let last = lock.ranges.ranges().last().map_or(u64::MAX, |range| range.start);

@@ -14,6 +14,7 @@ use nacre_wire::ost::Write;
 use nacre_wire::{Lane, Opcode};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Reaction to a callback.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub(crate) enum Behaviour {
     IsSilent,
     /// Replies that it has no such lock.
     HasNot,
+    /// Cancels its lock also when it is asked for the size, after this time.
+    IsIdle(Duration),
 }
 
 pub(crate) struct Holder {
@@ -106,7 +109,7 @@ impl Callbacks {
             Behaviour::HasNot => return Err(Errno::ENOENT),
             Behaviour::IsSilent => std::future::pending().await,
             Behaviour::Keeps => {}
-            Behaviour::Cancels => {
+            Behaviour::Cancels | Behaviour::IsIdle(_) => {
                 drop(self.client.rt.spawn(async move { client.cancel(handle).await }));
             }
             Behaviour::Flushes(write, data) => drop(self.client.rt.spawn(async move {
@@ -115,6 +118,16 @@ impl Callbacks {
             })),
         }
         Ok(Response::new(&()))
+    }
+
+    fn gives_up_idle_locks(&self, handle: u64) -> bool {
+        let Behaviour::IsIdle(after) = *self.behaviour.lock() else { return false };
+        let client = self.client.clone();
+        drop(self.client.rt.spawn(async move {
+            client.rt.sleep(after).await;
+            client.cancel(handle).await;
+        }));
+        true
     }
 }
 
@@ -149,10 +162,14 @@ impl TargetHandler for Callbacks {
         match request.opcode {
             Opcode::LdlmBlCallback => self.called_back(request.decode()?).await,
             Opcode::LdlmGlCallback => {
-                let _: GlimpseCallback = request.decode()?;
-                let mut known = self.known.lock();
-                known.1 += 1;
-                Ok(Response::new(&GlimpseReply { attr: known.0.clone() }))
+                let asked: GlimpseCallback = request.decode()?;
+                let attr = {
+                    let mut known = self.known.lock();
+                    known.1 += 1;
+                    known.0.clone()
+                };
+                let gives_back = self.gives_up_idle_locks(asked.handle);
+                Ok(Response::new(&GlimpseReply { attr, gives_back }))
             }
             _ => Err(Errno::EOPNOTSUPP),
         }
