@@ -43,7 +43,14 @@ pub(crate) async fn handle(ost: &Arc<ObjectService>, request: Box<ServerRequest>
     let mut objects = vec![None; all.len()];
     let locked = look(ost, &request, all, &mut objects).await;
     if !locked.is_empty() {
-        request.spend(Part::Locks, look_again(ost, &request, locked, &mut objects)).await;
+        let looked = async {
+            tokio::select! {
+                biased;
+                () = look_again(ost, &request, locked, &mut objects) => Ok(()),
+                () = request.abandoned() => Err(Errno::ESHUTDOWN),
+            }
+        };
+        request.spend(Part::Locks, looked).await?;
     }
     Ok(Response::new(&GlimpseReply { objects }))
 }
