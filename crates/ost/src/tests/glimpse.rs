@@ -98,7 +98,7 @@ fn an_object_with_many_writers_is_left_to_them() {
         let mut writers = Vec::new();
         for n in 0..5 {
             let writer = Holder::new(cluster.client(n), Behaviour::IsIdle(Duration::ZERO));
-            writer.client.lock(object, LockMode::Pw, u64::from(n) * 100, u64::from(n) * 100 + 99).await;
+            writer.client.lock(object, LockMode::Pw, n * 100, n * 100 + 99).await;
             writers.push(writer);
         }
         assert_eq!(other.glimpse_all(vec![object]).await.unwrap(), [None]);
