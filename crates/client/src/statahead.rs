@@ -102,13 +102,12 @@ impl Statahead {
         drop(self.rt.spawn(async move {
             let (max_bytes, asker) = (READPAGE_MAX, cred.clone());
             let body = Readpage { cred: asker, fid: at, cookie, max_bytes, with_attr: true, ..Readpage::default() };
-            if let Ok(mdc) = this.lmv.mdc(at).await {
-                // If this fails, the program sends a request of its own, and gets the error.
-                if let Ok(page) = mdc.readpage(&caller, &body).await {
-                    let ahead =
-                        this.engine.lock().handle_page((at, true), cookie, &page.entries, page.end, this.rt.now());
-                    this.start(&caller, &cred, ahead);
-                }
+            // If this fails, the program sends a request of its own, and gets the error.
+            if let Ok(mdc) = this.lmv.mdc(at).await
+                && let Ok(page) = mdc.readpage(&caller, &body).await
+            {
+                let ahead = this.engine.lock().handle_page((at, true), cookie, &page.entries, page.end, this.rt.now());
+                this.start(&caller, &cred, ahead);
             }
             this.lists.lock().remove(&(at, cookie));
             this.fetched.notify_waiters();

@@ -1,5 +1,5 @@
-//! What is alike in configurations is in memory once in a process. Each target of a server follows the configuration, which may have
-//! hundreds of entries, and a simulation has thousands of clients that do.
+//! One copy of each configuration for all nodes of a process. Every target of a server follows the configuration, which may have hundreds of
+//! entries, and a simulation has thousands of clients that follow it; so those who know the same share the memory for it.
 
 use bytes::Bytes;
 use nacre_wire::mgs::{Config, ConfigReply, TargetEntry};
@@ -8,14 +8,11 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// A [`ConfigReply`] as it was received. Clients that mount together get the same bytes, and share what was made of them.
+/// A [`ConfigReply`] as it was received, with the same fields. Clients that mount together get the same bytes, so they are decoded once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct News {
-    /// As in the reply.
     pub(crate) since: u64,
-    /// As in the reply.
     pub(crate) config: Arc<Config>,
-    /// As in the reply.
     pub(crate) unset: Vec<String>,
 }
 

@@ -37,7 +37,8 @@ struct Recent {
     changed: BTreeMap<Item, u64>,
     /// The same, in order.
     in_order: BTreeSet<(u64, Item)>,
-    /// The whole configuration of the newest version, once somebody has asked for it: thousands of clients may mount together.
+    /// The whole configuration of the newest version. It is read when the first client asks for it and kept until the next commit, because
+    /// thousands of clients may mount together.
     whole: Option<Config>,
 }
 

@@ -83,7 +83,7 @@ pub(crate) struct Processors {
     pub(crate) idle: u64,
 }
 
-/// What the machine's processors have done (proc(5), the first line of `/proc/stat`).
+/// Reads how long the machine's processors have been busy, from the first line of `/proc/stat` (proc(5)).
 pub(crate) fn processors() -> io::Result<Processors> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let first = stat.lines().next().unwrap_or_default();

@@ -26,9 +26,8 @@ fn run(args: &[String]) -> Result<(), Refusal> {
         match name {
             "s" | "size" => {
                 let text = options.value().unwrap_or_default();
-                let bytes =
-                    size::parse(text, 1).ok_or_else(|| invalid(&format!("{text:?} is no size, such as 500M or 100G")));
-                size = Some(bytes?);
+                let bad = || invalid(&format!("{text:?} is no size, such as 500M or 100G"));
+                size = Some(size::parse(text, 1).ok_or_else(bad)?);
             }
             "json" => as_json = true,
             _ => return Err(invalid(USAGE)),

@@ -5,7 +5,7 @@
 use super::enqueue::attr;
 use crate::object_service::ObjectService;
 use futures_util::future::join_all;
-use nacre_base::{Errno, Fid, Part, Time};
+use nacre_base::{Errno, Fid, Part};
 use nacre_ptlrpc::{Response, ServerRequest};
 use nacre_wire::ldlm::EnqueueReply;
 use nacre_wire::ost::{GLIMPSES_MAX, Glimpse, GlimpseReply};
@@ -26,7 +26,7 @@ struct Asked {
     fid: Fid,
 }
 
-/// What is known of an object.
+/// Result of a look at an object.
 enum Looked {
     Told(EnqueueReply),
     /// A lock of another client is in the way.
@@ -82,7 +82,7 @@ async fn look_again(
     objects: &mut [Option<EnqueueReply>],
 ) {
     let rt = ost.target.rt();
-    let deadline: Time = rt.now() + PATIENCE;
+    let deadline = rt.now() + PATIENCE;
     let is_idle = |one: &Asked| rt.timeout(PATIENCE, ost.locks.are_writers_idle(request, one.fid));
     let idle = join_all(locked.iter().map(is_idle)).await;
     let mut left: Vec<Asked> =
