@@ -465,7 +465,14 @@ impl Lov {
                 return Ok::<_, Errno>(glimpsed[index].clone());
             }
             let osc = self.targets.osc(stripe.ost).await?;
-            osc.set_mtime(caller, &file.object(index, stripe.object, ctime), mtime).await.map(Some)
+            let mut attr = osc.set_mtime(caller, &file.object(index, stripe.object, ctime), mtime).await?;
+            // Bytes that other clients have not written yet are in the glimpse alone. A kernel that is told a size without them cuts
+            // the file's pages off, also under a program that runs from them.
+            if let Some(before) = &glimpsed[index] {
+                attr.size = attr.size.max(before.size);
+                attr.blocks = attr.blocks.max(before.blocks);
+            }
+            Ok(Some(attr))
         };
         *objects = try_join_all(file.stripes().map(set).collect::<Vec<_>>()).await?;
         Ok(())

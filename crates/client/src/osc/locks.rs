@@ -384,9 +384,9 @@ impl Osc {
             object.account(&state);
         }
         match (&guard, reply.attr) {
-            (Some(_), _) => Ok(state.visible()),
-            (None, Some(attr)) => Ok(state.merged(attr)),
-            (None, None) => Err(Errno::EPROTO),
+            (Some(guard), _) if !guard.is_lost() => Ok(state.visible()),
+            (_, Some(attr)) => Ok(state.updated(attr)),
+            (_, None) => Err(Errno::EPROTO),
         }
     }
 

@@ -398,6 +398,23 @@ impl ObjectState {
         self.merged(self.attr.clone())
     }
 
+    /// What the server said of the object, with the changes of this client that its answer lacks: those that were not written
+    /// yet, and those that were written after the server had answered and before the answer came. Without the latter the
+    /// object would look as if it ended before bytes that a program wrote long ago.
+    pub(crate) fn updated(&self, said: ObjectAttr) -> ObjectAttr {
+        if said.version >= self.attr.version {
+            return self.merged(said);
+        }
+        let mut newer = self.visible();
+        // The answer may count what other clients have not written yet.
+        newer.size = newer.size.max(said.size);
+        newer.blocks = newer.blocks.max(said.blocks);
+        if said.ctime > newer.ctime {
+            (newer.mtime, newer.ctime) = (said.mtime, said.ctime);
+        }
+        newer
+    }
+
     /// `attr` with the changes that were not written yet.
     pub(crate) fn merged(&self, mut attr: ObjectAttr) -> ObjectAttr {
         attr.size = attr.size.max(self.cache.end_of_dirty().unwrap_or(0));
@@ -416,6 +433,21 @@ impl ObjectState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The server looks at the object, executes a write of this client, and answers both requests; the answer to the write comes first.
+    #[test]
+    fn an_answer_from_before_a_write_does_not_hide_that_write() {
+        let attr = |version, size, secs| {
+            let at = Timestamp { secs, nanos: 0 };
+            ObjectAttr { version, size, blocks: size / 512, mtime: at, ctime: at, ..ObjectAttr::default() }
+        };
+        let mut state = ObjectState::default();
+        state.learn(&attr(2, 8192, 20));
+        assert_eq!(state.updated(attr(1, 0, 10)), attr(2, 8192, 20));
+        assert_eq!(state.updated(attr(3, 100, 30)), attr(3, 100, 30), "cut since");
+        // Another client has more that is not written yet, and later.
+        assert_eq!(state.updated(attr(1, 16384, 25)), attr(2, 16384, 25));
+    }
 
     /// A change may have happened at the server although its reply was an error or never came, so its version is not known.
     #[test]
