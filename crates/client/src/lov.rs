@@ -466,12 +466,9 @@ impl Lov {
             }
             let osc = self.targets.osc(stripe.ost).await?;
             let mut attr = osc.set_mtime(caller, &file.object(index, stripe.object, ctime), mtime).await?;
-            // Bytes that other clients have not written yet are in the glimpse alone. A kernel that is told a size without them cuts
-            // the file's pages off, also under a program that runs from them.
-            if let Some(before) = &glimpsed[index] {
-                attr.size = attr.size.max(before.size);
-                attr.blocks = attr.blocks.max(before.blocks);
-            }
+            // The OST does not ask other clients for bytes that they have not written yet; the glimpse did. If a kernel is told a size
+            // without these bytes, it drops the pages behind that size, even those of a running program.
+            glimpsed[index].iter().for_each(|glimpsed| attr.add_unwritten(glimpsed));
             Ok(Some(attr))
         };
         *objects = try_join_all(file.stripes().map(set).collect::<Vec<_>>()).await?;

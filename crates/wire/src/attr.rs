@@ -226,6 +226,14 @@ impl Attr {
     }
 }
 
+impl ObjectAttr {
+    /// Adds size and blocks of bytes that have not reached the object's server yet: they only make it larger.
+    pub fn add_unwritten(&mut self, unwritten: &ObjectAttr) {
+        self.size = self.size.max(unwritten.size);
+        self.blocks = self.blocks.max(unwritten.blocks);
+    }
+}
+
 impl Credentials {
     /// The superuser, who may do everything.
     pub fn root() -> Credentials {

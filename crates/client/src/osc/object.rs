@@ -398,19 +398,17 @@ impl ObjectState {
         self.merged(self.attr.clone())
     }
 
-    /// What the server said of the object, with the changes of this client that its answer lacks: those that were not written
-    /// yet, and those that were written after the server had answered and before the answer came. Without the latter the
-    /// object would look as if it ended before bytes that a program wrote long ago.
-    pub(crate) fn updated(&self, said: ObjectAttr) -> ObjectAttr {
-        if said.version >= self.attr.version {
-            return self.merged(said);
+    /// Attributes from a reply, brought up to date with this client's own changes. The reply lacks bytes that are still dirty. It also
+    /// lacks a write that the server executed after it had read the attributes, and the reply to that write may arrive first.
+    pub(crate) fn updated(&self, reply: ObjectAttr) -> ObjectAttr {
+        if reply.version >= self.attr.version {
+            return self.merged(reply);
         }
         let mut newer = self.visible();
-        // The answer may count what other clients have not written yet.
-        newer.size = newer.size.max(said.size);
-        newer.blocks = newer.blocks.max(said.blocks);
-        if said.ctime > newer.ctime {
-            (newer.mtime, newer.ctime) = (said.mtime, said.ctime);
+        // The reply may count bytes that other clients have not written yet.
+        newer.add_unwritten(&reply);
+        if reply.ctime > newer.ctime {
+            (newer.mtime, newer.ctime) = (reply.mtime, reply.ctime);
         }
         newer
     }
@@ -434,9 +432,9 @@ impl ObjectState {
 mod tests {
     use super::*;
 
-    /// The server looks at the object, executes a write of this client, and answers both requests; the answer to the write comes first.
+    /// The server reads the attributes, executes a write of this client, and replies to both requests; the reply to the write arrives first.
     #[test]
-    fn an_answer_from_before_a_write_does_not_hide_that_write() {
+    fn a_reply_from_before_a_write_does_not_hide_that_write() {
         let attr = |version, size, secs| {
             let at = Timestamp { secs, nanos: 0 };
             ObjectAttr { version, size, blocks: size / 512, mtime: at, ctime: at, ..ObjectAttr::default() }

@@ -1,7 +1,7 @@
 //! Group locks and access hints: locks, data and lock growth by advice.
 
 use crate::cluster::{Cluster, TestClient, root, run, striped};
-use nacre_base::{Errno, Timestamp};
+use nacre_base::Errno;
 use nacre_client::open_flags::O_DIRECT;
 use nacre_client::{Advice, LockAhead, OpenFile, open_flags};
 use nacre_rt::Rt;
@@ -364,22 +364,6 @@ fn locks_that_are_not_to_grow_do_not() {
         assert_eq!(a.object_locks(), 11, "the last one grew");
         b.put(&fb, 3 << 30, b"x").await.unwrap();
         assert_eq!(callbacks(&cluster), 1);
-    });
-}
-
-/// The server then answers with the size that it has on disk, and the new times call back only locks up to the end of file.
-#[test]
-fn a_client_that_sets_times_is_told_the_size_that_another_has_not_written_yet() {
-    run(|rt| async move {
-        let mut cluster = Cluster::start(&rt, 1).await;
-        let [a, b] = clients(&mut cluster).await;
-        let (_, fa) = a.make("f", None).await;
-        a.advise(&fa, Advice::LockNoExpand(true)).await.unwrap();
-        a.put(&fa, 0, &[1; 5000]).await.unwrap();
-        let long_ago = SetAttr { mtime: Some(Timestamp { secs: 1, nanos: 0 }), ..SetAttr::default() };
-        let told = b.setattr(&root(), fa.fid(), long_ago, None).await.unwrap();
-        assert!(a.dirty() > 0, "nothing made the writer write");
-        assert_eq!((told.size, told.mtime.secs), (5000, 1));
     });
 }
 

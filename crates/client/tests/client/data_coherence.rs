@@ -2,9 +2,9 @@
 
 use crate::cluster::{Cluster, TestClient, root, run, run_seed, striped};
 use nacre_base::param::value::Value;
-use nacre_base::{Errno, Payload, Prng};
+use nacre_base::{Errno, Payload, Prng, Timestamp};
 use nacre_client::open_flags::O_DIRECT;
-use nacre_client::{OpenFile, open_flags};
+use nacre_client::{Advice, OpenFile, open_flags};
 use nacre_lnet::LinkOptions;
 use nacre_osd::mem::MemOptions;
 use nacre_wire::attr::SetAttr;
@@ -46,6 +46,51 @@ fn a_write_is_cached_and_others_see_it() {
 
         b.put(&theirs, 0, b"theirs").await.unwrap();
         assert_eq!(a.get(&file, 0, 7).await, b"theirs\x01");
+    });
+}
+
+/// The OST reads the size for a stat, executes a write of the same client, and replies to both; the reply to the write arrives first.
+#[test]
+fn a_client_never_sees_less_than_it_wrote() {
+    for seed in 0..20 {
+        run_seed(seed, move |rt| async move {
+            let mut cluster = Cluster::start(&rt, 1).await;
+            let (a, b) = (cluster.client().await, cluster.client().await);
+            let (attr, file) = a.make("f", None).await;
+            // Neither lock reaches the end of file, and no stat gets one beside that of the other client: each asks the OST.
+            let theirs = b.open(&root(), attr.fid, open_flags::O_RDWR).await.unwrap();
+            b.advise(&theirs, Advice::LockNoExpand(true)).await.unwrap();
+            b.put(&theirs, 0, &[2; 5000]).await.unwrap();
+            a.advise(&file, Advice::LockNoExpand(true)).await.unwrap();
+            let reorder_delay = Duration::from_millis(5);
+            cluster.net.set_links(LinkOptions { reorder_ppm: 300_000, reorder_delay, ..LinkOptions::default() });
+            for record in 1..20 {
+                a.put(&file, record * 5000, &[1; 5000]).await.unwrap();
+                let sync = {
+                    let (a, file) = (a.clone(), file.clone());
+                    rt.spawn(async move { a.fsync(&file, true).await.unwrap() })
+                };
+                while !sync.is_finished() {
+                    assert_eq!(a.stat(attr.fid).await.size, (record + 1) * 5000, "seed {seed}, record {record}");
+                }
+            }
+        });
+    }
+}
+
+/// New times call back only locks up to the end of file, and the OST replies with the size that is on its disk.
+#[test]
+fn new_times_do_not_hide_what_another_client_has_not_written_yet() {
+    run(|rt| async move {
+        let mut cluster = Cluster::start(&rt, 1).await;
+        let (a, b) = (cluster.client().await, cluster.client().await);
+        let (attr, file) = a.make("f", None).await;
+        a.advise(&file, Advice::LockNoExpand(true)).await.unwrap();
+        a.put(&file, 0, &[1; 5000]).await.unwrap();
+        let long_ago = SetAttr { mtime: Some(Timestamp { secs: 1, nanos: 0 }), ..SetAttr::default() };
+        let told = b.setattr(&root(), attr.fid, long_ago, None).await.unwrap();
+        assert!(a.dirty() > 0, "nothing made the writer write");
+        assert_eq!((told.size, told.mtime.secs), (5000, 1));
     });
 }
 

@@ -45,8 +45,7 @@ pub(super) async fn attr(ost: &ObjectService, fid: Fid) -> Result<ObjectAttr, Er
 /// Unwritten data only adds to size and blocks; the later ctime decides on the times.
 fn merge(mut attr: ObjectAttr, glimpsed: &[ObjectAttr]) -> ObjectAttr {
     for known in glimpsed {
-        attr.size = attr.size.max(known.size);
-        attr.blocks = attr.blocks.max(known.blocks);
+        attr.add_unwritten(known);
         attr.atime = attr.atime.max(known.atime);
         if (known.ctime, known.mtime) > (attr.ctime, attr.mtime) {
             (attr.ctime, attr.mtime) = (known.ctime, known.mtime);
