@@ -65,9 +65,22 @@ fn is_silent_in_the_end(env: &Env, pass: impl Fn() -> Outcome) -> Outcome {
         std::thread::sleep(Duration::from_millis(2200));
     }
     pass()?;
-    let sent = sent_by(env, pass)?;
+    let sent = sent_by_the_pass_alone(env, pass)?;
     ensure!(sent.is_empty(), "requests sent: {sent:?}");
     Ok(())
+}
+
+/// The requests that `pass` sends. The objects of the cases before are destroyed when the MDT has committed their unlinks,
+/// some seconds later, and the OSTs then call back the locks of these objects, all at once: a pass during which locks were
+/// cancelled is repeated. A pass that makes locks go of itself does so each time.
+fn sent_by_the_pass_alone(env: &Env, pass: impl Fn() -> Outcome) -> Outcome<BTreeMap<String, u64>> {
+    for _ in 0..2 {
+        let sent = sent_by(env, &pass)?;
+        if !sent.contains_key("ldlm_cancel") {
+            return Ok(sent);
+        }
+    }
+    sent_by(env, pass)
 }
 
 /// Files that another mount made.
@@ -150,7 +163,7 @@ fn rewrite(env: &Env) -> Outcome {
     let write =
         || (0..200u64).try_for_each(|n| file.write_all_at(&pattern(n, 4096), n % 10 * 4096).map_err(Failure::from));
     write()?;
-    let sent = sent_by(env, || (0..10).try_for_each(|_| write()))?;
+    let sent = sent_by_the_pass_alone(env, || (0..10).try_for_each(|_| write()))?;
     let (writes, kinds) = (sent.get("ost_write").copied().unwrap_or(0), sent.len());
     ensure!(kinds <= 1 && writes <= 10, "requests sent for 2,000 writes: {sent:?}");
     let expected: Vec<u8> = (190..200).flat_map(|n| pattern(n, 4096)).collect();
@@ -178,7 +191,7 @@ fn write_to_no_program(env: &Env) -> Outcome {
             let as_user =
                 || std::thread::scope(|s| s.spawn(write).join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
             as_user()?;
-            let (calls, mut sent) = (calls(cluster)?, sent_by(env, as_user)?);
+            let (calls, mut sent) = (calls(cluster)?, sent_by_the_pass_alone(env, as_user)?);
             sent.remove("ost_write");
             ensure!(sent.is_empty(), "mount {mount}, user {user}: requests sent: {sent:?}");
             let mut made = calls_since(cluster, &calls)?;
