@@ -16,7 +16,8 @@
 //! the whole buffer alive for as long as a request waits. Payloads from 4 KiB go into page-aligned buffers of their
 //! own, on bulk connections straight from the socket: those read only headers ahead.
 
-use super::{BULK_MIN, Shared, info, socket};
+use super::info::{self, RoundTrips};
+use super::{BULK_MIN, Shared, socket};
 use crate::error::LnetError;
 use crate::frame::{self, ConnectionType, FrameError, FrameHeader, HEADER_LEN, Telling};
 use crate::lnd::{ConnectionStatus, Counter, LinkStatus, Outbound, Receipt, SocketStatus, Untaken};
@@ -65,6 +66,8 @@ pub(super) struct Connection {
     unwritten: AtomicUsize,
     /// True once the connection was prepared for a long path.
     is_wide: AtomicBool,
+    /// True if the congestion control is that for a long path, unless one was set. It begins as that for a short one.
+    is_for_long_path: AtomicBool,
     /// Rung when there is something for the writer task.
     work: Notify,
     tasks: Mutex<Vec<Task>>,
@@ -147,6 +150,7 @@ impl Connection {
             outgoing: Mutex::default(),
             unwritten: AtomicUsize::new(0),
             is_wide: AtomicBool::new(false),
+            is_for_long_path: AtomicBool::new(false),
             work: Notify::new(),
             tasks: Mutex::default(),
         })
@@ -191,10 +195,9 @@ impl Connection {
         info::link_status(self.peer, self.socket.as_ref())
     }
 
-    /// Time from a packet to its acknowledgement; none if the kernel does not tell it.
-    pub(super) fn round_trip(&self) -> Option<Duration> {
-        let status = self.link_status().filter(|status| status.round_trip_us > 0)?;
-        Some(Duration::from_micros(status.round_trip_us))
+    /// Times from a packet to its acknowledgement; none if the kernel does not tell them.
+    pub(super) fn round_trips(&self) -> Option<RoundTrips> {
+        info::round_trips(self.socket.as_ref())
     }
 
     /// Lets a whole window of a long path be under way from the beginning, once, unless an administrator has set the size of the buffer.
@@ -207,9 +210,19 @@ impl Connection {
         }
     }
 
+    /// Has the congestion control for a long or a short path, unless one was set.
+    pub(super) fn suit_congestion_control(&self, is_long: bool, tunables: &TcpTunables) {
+        if self.is_for_long_path.swap(is_long, Ordering::Relaxed) != is_long
+            && let Err(e) = socket::choose_congestion_control(self.socket.as_ref(), tunables, is_long)
+        {
+            tracing::debug!("{}: a connection with {} keeps its congestion control: {e}", self.nid, self.peer);
+        }
+    }
+
     /// Gives the connection the settings in place of those `before`.
     pub(super) fn retune(&self, tunables: &TcpTunables, before: &TcpTunables, timeout: Duration) {
-        if let Err(e) = socket::retune(self.socket.as_ref(), tunables, before, timeout) {
+        let is_long = self.is_for_long_path.load(Ordering::Relaxed);
+        if let Err(e) = socket::retune(self.socket.as_ref(), tunables, before, timeout, is_long) {
             tracing::info!("{}: a connection with {} keeps settings that were changed: {e}", self.nid, self.peer);
         }
         if before.rx_buffer_size > 0 {
@@ -602,7 +615,6 @@ impl Reader {
                             }
                             bump(&self.connection.heard);
                         }
-                        self.wait_for(1);
                         self.handle_frame(&large.frame, Bytes::from(large.buf))?.map(Pause::Full)
                     }
                     Pause::Full(room) => {
@@ -631,7 +643,13 @@ impl Reader {
             scratch[..have].copy_from_slice(&self.leftover);
             let want = if self.connection.is_bulk() { self.missing()? } else { READ_AHEAD };
             let mut space = ReadBuf::new(&mut scratch[have..have + want]);
-            ready!(Pin::new(&mut self.half).poll_read(cx, &mut space))?;
+            let read = Pin::new(&mut self.half).poll_read(cx, &mut space);
+            if read.is_pending() {
+                // After a large payload. Bytes that came in between wake the reader, too: the kernel looks for them when it is told. Mostly the
+                // next header is there already, and it need not be told.
+                self.wait_for(1);
+            }
+            ready!(read)?;
             match space.filled().len() {
                 0 => Poll::Ready(Err(Ended::ByPeer)),
                 n => {

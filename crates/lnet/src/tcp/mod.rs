@@ -40,6 +40,7 @@ use nacre_base::{Errno, FxHashMap, Network, Nid};
 use nacre_rt::{Rt, Task};
 use parking_lot::Mutex;
 use path::Path;
+pub use path::congestion_control_over;
 pub(crate) use path::connections_of;
 use refusals::Refusals;
 pub(crate) use socket::check as check_tunables;
@@ -200,6 +201,8 @@ fn bind(listen: TcpListen) -> io::Result<(TcpListener, u16)> {
     let address = listen.address.to_canonical();
     let socket = socket::socket_for(address)?;
     socket.set_reuseaddr(true)?;
+    // What was set comes later, by `tune`, and accepted connections have it from there.
+    socket::choose_congestion_control(&socket, &TcpTunables::default(), false)?;
     socket.bind(SocketAddr::new(address, listen.port))?;
     let listener = socket.listen(LISTEN_BACKLOG)?;
     let port = listener.local_addr()?.port();
@@ -478,11 +481,12 @@ impl Shared {
     /// Asks the kernel how long the path to this connection's peer is, and opens more connections if the path has become longer.
     fn measure_path(self: &Arc<Self>, connection: &Connection) {
         // The kernel is asked outside the lock, which every message needs.
-        let Some(round_trip) = connection.round_trip() else { return };
+        let Some(round_trips) = connection.round_trips() else { return };
         let tunables = self.tunables();
+        connection.suit_congestion_control(path::is_long(round_trips.least), &tunables);
         let mut peers = self.peers.lock();
         let Some(peer) = peers.get_mut(&connection.peer) else { return };
-        peer.path.handle_round_trip(round_trip);
+        peer.path.handle_round_trip(round_trips.now);
         if peer.path.connections() > 1 {
             peer.connections.iter().filter(|c| c.is_bulk()).for_each(|c| c.prepare_for_distance(&tunables));
         }
@@ -495,7 +499,7 @@ impl Shared {
     /// Pairs of bulk connections to open now. A path that was not measured yet is as long as the handshake took.
     fn missing_bulk(&self, to: Nid) -> u32 {
         let first = self.peers.lock().get(&to).and_then(|peer| peer.connections.first().cloned());
-        let round_trip = first.and_then(|connection| connection.round_trip());
+        let round_trip = first.and_then(|connection| connection.round_trips()).map(|round_trips| round_trips.least);
         let mut peers = self.peers.lock();
         let Some(peer) = peers.get_mut(&to) else { return 0 };
         round_trip.into_iter().for_each(|round_trip| peer.path.handle_round_trip(round_trip));
@@ -538,6 +542,9 @@ impl Shared {
     async fn welcome(self: &Arc<Self>, mut stream: TcpStream, address: IpAddr) -> Result<(), HelloError> {
         let tunables = self.tunables();
         socket::set_options(&stream, &tunables, self.timeout(&tunables))?;
+        if tunables.congestion_control.is_some() {
+            socket::choose_congestion_control(&stream, &tunables, false)?;
+        }
         let limited = self.rt.timeout(self.options.hello_timeout, read_hello(&mut stream)).await;
         let hello = limited.map_err(|_| HelloError::TimedOut)??;
         let from = hello.sources[0];
@@ -648,8 +655,11 @@ impl Shared {
         if !Arc::ptr_eq(&latest, &tunables) {
             connection.retune(&latest, &tunables, self.timeout(&latest));
         }
-        if connection.is_bulk() && connection.round_trip().is_some_and(path::is_long) {
-            connection.prepare_for_distance(&latest);
+        if let Some(round_trips) = connection.round_trips() {
+            connection.suit_congestion_control(path::is_long(round_trips.least), &latest);
+            if connection.is_bulk() && path::is_long(round_trips.now) {
+                connection.prepare_for_distance(&latest);
+            }
         }
         connection.start(self, read_half);
         tracing::debug!("{}: {connection_type:?} connection with {peer_nid}", self.nid);
@@ -719,6 +729,7 @@ async fn connect_from(own: IpAddr, to: SocketAddr, tunables: &TcpTunables) -> io
     let socket = socket::socket_for(own)?;
     socket::choose_port_late(&socket)?;
     socket::size_buffers(&socket, tunables, &TcpTunables::default())?;
+    socket::choose_congestion_control(&socket, tunables, false)?;
     socket.bind(SocketAddr::new(own, 0))?;
     socket.connect(to).await
 }

@@ -22,6 +22,12 @@ const SAMPLES: usize = 4;
 /// Bytes that may be under way on one connection of a long path: what its sender has room for.
 pub(super) const WINDOW: usize = 4 << 20;
 
+/// BBR paces: it sets a timer for every few packets. Over a long path, where a loss costs other congestion controls a third of their rate or
+/// more, that pays. On a short one a node is busy with timers, and carries a quarter less.
+const PACES: &str = "bbr";
+/// The congestion control of a short path on a host whose own one paces.
+const DOES_NOT_PACE: &str = "cubic";
+
 /// Whether so long a round trip makes a path a long one.
 pub(super) fn is_long(round_trip: Duration) -> bool {
     round_trip >= SHORT
@@ -66,6 +72,17 @@ pub(crate) fn connections_of(round_trip: Duration) -> u32 {
     }
     let wanted = round_trip.as_nanos().div_ceil(ROUND_TRIP_OF_ONE.as_nanos());
     u32::try_from(wanted).unwrap_or(CONNECTIONS_MAX).clamp(1, CONNECTIONS_MAX)
+}
+
+/// The congestion control of connections over a short path, on a host with this one, unless one is set for the network.
+pub(super) fn congestion_control_of_short(of_host: &str) -> &str {
+    if of_host.starts_with(PACES) { DOES_NOT_PACE } else { of_host }
+}
+
+/// The congestion control of connections over a path with this round trip, on a host with this one, unless one is set for the network. A host
+/// that does not offer it, or keeps it for privileged processes, has its own.
+pub fn congestion_control_over(round_trip: Duration, of_host: &str) -> &str {
+    if is_long(round_trip) { of_host } else { congestion_control_of_short(of_host) }
 }
 
 #[cfg(test)]

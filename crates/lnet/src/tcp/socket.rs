@@ -3,7 +3,7 @@
 //! The kernel sizes the buffers of a socket by what the connection can use, within its limits (`tcp_rmem`, `tcp_wmem`). A size that an
 //! administrator sets ends that for the socket, and is bounded by other limits (`rmem_max`, `wmem_max`).
 
-use super::path::WINDOW;
+use super::path::{WINDOW, congestion_control_of_short};
 use crate::error::TuneError;
 use crate::options::TcpTunables;
 use socket2::SockRef;
@@ -26,6 +26,8 @@ const SO_BUF_LOCK: libc::c_int = 72;
 const SNDBUF_LOCK: libc::c_int = 1;
 const RCVBUF_LOCK: libc::c_int = 2;
 
+/// The congestion control of sockets for which none was chosen.
+const OF_HOST: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// Congestion controls that the kernel has loaded.
 const OFFERED: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
@@ -56,8 +58,21 @@ pub(super) fn choose_port_late(socket: &TcpSocket) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
-/// Small messages go at once, a silent peer is noticed, the connection fails when unacknowledged data has waited for `timeout`, and the
-/// congestion control is the network's.
+/// Chooses the congestion control of a socket: the one that was set; else the host's, but on a short path none that paces. To be called with
+/// a short path before the socket is connected or listens, because Linux goes on to pace a socket that had such a congestion control once.
+pub(super) fn choose_congestion_control(socket: &impl AsFd, tunables: &TcpTunables, is_long: bool) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    if let Some(name) = &tunables.congestion_control {
+        return socket.set_tcp_congestion(name.as_bytes());
+    }
+    let of_host = std::fs::read_to_string(OF_HOST)?;
+    let of_host = of_host.trim();
+    let chosen = if is_long { of_host } else { congestion_control_of_short(of_host) };
+    // A kernel may keep a congestion control for privileged processes.
+    socket.set_tcp_congestion(chosen.as_bytes()).or_else(|_| socket.set_tcp_congestion(of_host.as_bytes()))
+}
+
+/// Small messages go at once, a silent peer is noticed, and the connection fails when unacknowledged data has waited for `timeout`.
 pub(super) fn set_options(socket: &(impl AsFd + AsRawFd), tunables: &TcpTunables, timeout: Duration) -> io::Result<()> {
     let or = |set: u32, otherwise: u32| if set == 0 { otherwise } else { set };
     let seconds = |set: u32, otherwise: u32| Duration::from_secs(or(set, otherwise).into());
@@ -70,9 +85,6 @@ pub(super) fn set_options(socket: &(impl AsFd + AsRawFd), tunables: &TcpTunables
         .with_interval(seconds(tunables.keepalive_intvl, KEEPALIVE_INTERVAL_SECS))
         .with_retries(or(tunables.keepalive_count, KEEPALIVE_COUNT));
     socket.set_tcp_keepalive(&keepalive)?;
-    if let Some(name) = &tunables.congestion_control {
-        socket.set_tcp_congestion(name.as_bytes())?;
-    }
     socket.set_tcp_user_timeout(Some(timeout))
 }
 
@@ -99,17 +111,17 @@ pub(super) fn size_buffers(
     Ok(())
 }
 
-/// Gives a connection the settings in place of those `before`.
+/// Gives a connection over a long or a short path the settings in place of those `before`.
 pub(super) fn retune(
     socket: &(impl AsFd + AsRawFd),
     tunables: &TcpTunables,
     before: &TcpTunables,
     timeout: Duration,
+    is_long: bool,
 ) -> io::Result<()> {
     set_options(socket, tunables, timeout)?;
-    if tunables.congestion_control.is_none() && before.congestion_control.is_some() {
-        let default = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")?;
-        SockRef::from(socket).set_tcp_congestion(default.trim().as_bytes())?;
+    if tunables.congestion_control != before.congestion_control {
+        choose_congestion_control(socket, tunables, is_long)?;
     }
     size_buffers(socket, tunables, before)
 }
@@ -192,7 +204,7 @@ mod tests {
         let set = TcpTunables { keepalive_idle: 7, keepalive_intvl: 3, keepalive_count: 9, ..TcpTunables::default() };
         set_options(&socket, &set, after(20)).unwrap();
         assert_eq!(seen(), ([7, 3], 9, Some(after(20))));
-        retune(&socket, &nothing, &set, after(50)).unwrap();
+        retune(&socket, &nothing, &set, after(50), false).unwrap();
         assert_eq!(seen(), ([30, 5], 5, Some(after(50))));
     }
 
@@ -200,14 +212,22 @@ mod tests {
     fn a_congestion_control_is_one_that_the_kernel_offers() {
         let named = |name: &str| TcpTunables { congestion_control: Some(name.to_owned()), ..TcpTunables::default() };
         let socket = socket();
-        let seen = || String::from_utf8(SockRef::from(&socket).tcp_congestion().unwrap()).unwrap();
+        let seen = || {
+            let name = SockRef::from(&socket).tcp_congestion().unwrap();
+            String::from_utf8(name).unwrap().trim_end_matches('\0').to_owned()
+        };
         let of_host = seen();
         // Every kernel has it.
         check(&named("reno")).unwrap();
-        set_options(&socket, &named("reno"), Duration::from_secs(50)).unwrap();
-        assert!(seen().starts_with("reno"), "{}", seen());
-        retune(&socket, &TcpTunables::default(), &named("reno"), Duration::from_secs(50)).unwrap();
-        assert_eq!(seen(), of_host);
+        let nothing = TcpTunables::default();
+        for (is_long, chosen) in
+            [(true, &*of_host), (false, if of_host.starts_with("bbr") { "cubic" } else { &of_host })]
+        {
+            retune(&socket, &named("reno"), &nothing, Duration::from_secs(50), is_long).unwrap();
+            assert_eq!(seen(), "reno", "on a path of any length");
+            retune(&socket, &nothing, &named("reno"), Duration::from_secs(50), is_long).unwrap();
+            assert_eq!(seen(), chosen, "on a long path: {is_long}");
+        }
         let refused = check(&named("no-such-one")).unwrap_err().to_string();
         assert!(refused.contains("offers no congestion control \"no-such-one\"; it offers "), "{refused}");
         assert!(refused.contains("reno") && refused.contains("tcp_available_congestion_control"), "{refused}");

@@ -438,6 +438,38 @@ async fn frames_may_come_in_any_pieces_on_any_connection() {
     }
 }
 
+/// A reader that waits for the rest of a large payload is woken by many bytes only, and goes on to have what comes next at once, however little.
+#[tokio::test]
+async fn little_is_noticed_after_much() {
+    let (server, server_nid) = start(quick(), 0).await;
+    let (mut requests, rt) = (inbox(&server, REQUEST), Rt::production());
+    let mut client = introduce_as(server_nid, UNREACHABLE, ConnectionType::BulkOut).await;
+    let bytes_of = |len: usize| {
+        let mut message = Message::put(server_nid, REQUEST, len as u64, pattern(len));
+        message.header.source = UNREACHABLE;
+        let mut bytes = frame::encode(&frame_of(message.header, len, None)).to_vec();
+        bytes.extend_from_slice(&message.payload.to_bytes());
+        bytes
+    };
+    let pause = async || rt.sleep(Duration::from_millis(20)).await;
+    // How much of the large one is missing when the rest comes: less than the reader waits for, and more.
+    for missing in [1, 100_000, 200_000] {
+        let large = bytes_of(1 << 20);
+        let (first, rest) = large.split_at(large.len() - missing);
+        client.write_all(first).await.unwrap();
+        pause().await;
+        client.write_all(rest).await.unwrap();
+        for len in [1 << 20, 0, 10, 5000] {
+            if len < 1 << 20 {
+                pause().await;
+                client.write_all(&bytes_of(len)).await.unwrap();
+            }
+            let put = rt.timeout(10 * SECOND, requests.recv()).await.expect("it is noticed").unwrap();
+            assert!(put.payload == pattern(len), "{missing} missing, then {len}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_killed_node_is_seen_to_go() {
     let (client, _) = start(quick(), 0).await;
