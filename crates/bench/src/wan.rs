@@ -24,7 +24,7 @@ use nacre_wan_link::units::Rate;
 use sites::{Sites, Wanted};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tcp::{Best, Direction, Plain, congestion_control_over, window_max};
+use tcp::{Best, Direction, Plain, window_max};
 
 /// Arguments of `nacre bench wan`.
 #[derive(Args, Debug)]
@@ -261,11 +261,10 @@ fn plain_with(
 ) -> Result<Option<Best>, String> {
     let added = added(rtt);
     let time = (added * ROUND_TRIPS).max(TIME_MIN);
-    let congestion_control = congestion_control_over(added, args.congestion_control.as_deref())?;
     let plain = match factor {
         Factor::Buffers(size) => {
-            let window = Some(size.allowed(window_max()?));
-            Plain { streams: &[1], time, window, congestion_control: Some(&congestion_control) }
+            let congestion_control = args.congestion_control.as_deref();
+            Plain { streams: &[1], time, window: Some(size.allowed(window_max()?)), congestion_control }
         }
         Factor::CongestionControl(name) => {
             let window = (2 * args.rate.bytes_in(added)).max(WINDOW_MIN);
@@ -297,12 +296,11 @@ fn measure(args: &WanArgs, bar: &ProgressBar) -> Result<Results, String> {
         sites.set_rtt(added)?;
         results.measured.push((*rtt, sites.measure_rtt()?.as_secs_f64() * 1e3));
         let time = (added * ROUND_TRIPS).max(TIME_MIN);
-        let congestion_control = congestion_control_over(added, args.congestion_control.as_deref())?;
         let plain = Plain {
             streams: &args.streams,
             time,
             window: Some((2 * args.rate.bytes_in(added)).max(WINDOW_MIN)),
-            congestion_control: Some(&congestion_control),
+            congestion_control: args.congestion_control.as_deref(),
         };
         let mut best = [None; 2];
         for (direction, best) in [Direction::Write, Direction::Read].into_iter().zip(&mut best) {

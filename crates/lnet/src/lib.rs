@@ -80,7 +80,7 @@ pub use sim::{
 pub use sim_tcp::{CongestionControl, SimTcp, TcpEvent, TcpLink, TcpPath, Transfer, transfer};
 pub use status::{ByKind, Failures, InterfaceStatus, Latency, PeerStatus, Traffic};
 pub use stock::credits_for_data;
-pub use tcp::{TcpListen, congestion_control_over};
+pub use tcp::TcpListen;
 pub use udsp::{NidSet, UdspError, UdspRule};
 pub use waits::{NodeWaits, WAIT_BOUNDS, WAIT_ROWS, Waits};
 

@@ -85,7 +85,11 @@ impl Sites {
         let programs = Programs { dir: &dir, run_dir: &run_dir };
         let processes = programs.start_all(&hosts, wanted.osts)?;
         let mount = programs.mount(&hosts.client, &mountpoint)?;
-        Ok(Sites { mount: Some(mount), mountpoint, _processes: processes, wan, hosts, run_dir, scratch })
+        let sites = Sites { mount: Some(mount), mountpoint, _processes: processes, wan, hosts, run_dir, scratch };
+        // A node chooses by the length that a path has when a connection is opened, and this one is to become longer.
+        let name = wanted.congestion_control.map_or_else(congestion_control_of_machine, |name| Ok(name.to_owned()))?;
+        sites.tool("lnetctl", &["net", "set", "--net", "tcp2", "--congestion-control", &name])?;
+        Ok(sites)
     }
 
     /// Where the client has mounted it.
@@ -175,6 +179,13 @@ impl Hosts {
     pub(crate) fn all(&self) -> [&Host; 4] {
         [&self.servers, &self.servers_router, &self.client_router, &self.client]
     }
+}
+
+/// The congestion control of connections for which none is chosen.
+fn congestion_control_of_machine() -> Result<String, String> {
+    let path = "/proc/sys/net/ipv4/tcp_congestion_control";
+    let name = std::fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"))?;
+    Ok(name.trim().to_owned())
 }
 
 /// The link between the routers: from the servers' to the client's, and back.

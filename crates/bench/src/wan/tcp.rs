@@ -88,17 +88,6 @@ impl Plain<'_> {
     }
 }
 
-/// The congestion control that the routers' connections have over this round trip, if the hosts have `of_hosts` or, without one, this
-/// machine's: plain TCP is measured with the same.
-pub(crate) fn congestion_control_over(round_trip: Duration, of_hosts: Option<&str>) -> Result<String, String> {
-    let of_machine = || {
-        let path = "/proc/sys/net/ipv4/tcp_congestion_control";
-        std::fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"))
-    };
-    let of_hosts = of_hosts.map_or_else(of_machine, |name| Ok(name.to_owned()))?;
-    Ok(nacre_lnet::congestion_control_over(round_trip, of_hosts.trim()).to_owned())
-}
-
 /// Largest size of both buffers of a socket that the kernel lets programs set.
 pub(crate) fn window_max() -> Result<u64, String> {
     let limit = |name: &str| {

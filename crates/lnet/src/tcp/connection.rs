@@ -16,8 +16,7 @@
 //! the whole buffer alive for as long as a request waits. Payloads from 4 KiB go into page-aligned buffers of their
 //! own, on bulk connections straight from the socket: those read only headers ahead.
 
-use super::info::{self, RoundTrips};
-use super::{BULK_MIN, Shared, socket};
+use super::{BULK_MIN, Shared, info, socket};
 use crate::error::LnetError;
 use crate::frame::{self, ConnectionType, FrameError, FrameHeader, HEADER_LEN, Telling};
 use crate::lnd::{ConnectionStatus, Counter, LinkStatus, Outbound, Receipt, SocketStatus, Untaken};
@@ -66,8 +65,8 @@ pub(super) struct Connection {
     unwritten: AtomicUsize,
     /// True once the connection was prepared for a long path.
     is_wide: AtomicBool,
-    /// True if the congestion control is that for a long path, unless one was set. It begins as that for a short one.
-    is_for_long_path: AtomicBool,
+    /// True if the congestion control may be one that paces. It begins as one that does not.
+    is_paced: AtomicBool,
     /// Rung when there is something for the writer task.
     work: Notify,
     tasks: Mutex<Vec<Task>>,
@@ -150,7 +149,7 @@ impl Connection {
             outgoing: Mutex::default(),
             unwritten: AtomicUsize::new(0),
             is_wide: AtomicBool::new(false),
-            is_for_long_path: AtomicBool::new(false),
+            is_paced: AtomicBool::new(false),
             work: Notify::new(),
             tasks: Mutex::default(),
         })
@@ -195,9 +194,10 @@ impl Connection {
         info::link_status(self.peer, self.socket.as_ref())
     }
 
-    /// Times from a packet to its acknowledgement; none if the kernel does not tell them.
-    pub(super) fn round_trips(&self) -> Option<RoundTrips> {
-        info::round_trips(self.socket.as_ref())
+    /// Time from a packet to its acknowledgement; none if the kernel does not tell it.
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        let status = self.link_status().filter(|status| status.round_trip_us > 0)?;
+        Some(Duration::from_micros(status.round_trip_us))
     }
 
     /// Lets a whole window of a long path be under way from the beginning, once, unless an administrator has set the size of the buffer.
@@ -210,19 +210,19 @@ impl Connection {
         }
     }
 
-    /// Has the congestion control for a long or a short path, unless one was set.
-    pub(super) fn suit_congestion_control(&self, is_long: bool, tunables: &TcpTunables) {
-        if self.is_for_long_path.swap(is_long, Ordering::Relaxed) != is_long
-            && let Err(e) = socket::choose_congestion_control(self.socket.as_ref(), tunables, is_long)
-        {
+    /// Has the congestion control for a far peer from now on, unless one was set. It is chosen once, by the handshake: BBR would take the
+    /// least round trip of the last minutes for the path's, which makes it slow where the path has become longer.
+    pub(super) fn pace(&self, tunables: &TcpTunables) {
+        self.is_paced.store(true, Ordering::Relaxed);
+        if let Err(e) = socket::choose_congestion_control(self.socket.as_ref(), tunables, true) {
             tracing::debug!("{}: a connection with {} keeps its congestion control: {e}", self.nid, self.peer);
         }
     }
 
     /// Gives the connection the settings in place of those `before`.
     pub(super) fn retune(&self, tunables: &TcpTunables, before: &TcpTunables, timeout: Duration) {
-        let is_long = self.is_for_long_path.load(Ordering::Relaxed);
-        if let Err(e) = socket::retune(self.socket.as_ref(), tunables, before, timeout, is_long) {
+        let is_far = self.is_paced.load(Ordering::Relaxed);
+        if let Err(e) = socket::retune(self.socket.as_ref(), tunables, before, timeout, is_far) {
             tracing::info!("{}: a connection with {} keeps settings that were changed: {e}", self.nid, self.peer);
         }
         if before.rx_buffer_size > 0 {

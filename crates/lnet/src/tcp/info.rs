@@ -4,7 +4,6 @@ use crate::lnd::{LinkStatus, SocketStatus};
 use nacre_base::Nid;
 use socket2::SockRef;
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::Duration;
 
 /// Bytes of the kernel's `struct tcp_info` that are read. The structure only grows at its end, and an older kernel writes fewer bytes.
 const LEN: usize = 256;
@@ -16,8 +15,6 @@ const RTT_US: usize = 68;
 const TOTAL_RETRANS: usize = 100;
 const SEGS_OUT: usize = 136;
 const SEGS_IN: usize = 140;
-/// The least round trip of some minutes. Since Linux 4.6; all bits are set where none is known.
-const MIN_RTT_US: usize = 148;
 /// Offsets of 64-bit numbers. The last three are there since Linux 4.10.
 const DELIVERY_RATE: usize = 160;
 const BUSY_US: usize = 168;
@@ -32,26 +29,6 @@ const _: () = assert!(RCV_OOOPACK + size_of::<u32>() <= LEN, "the last number is
 /// The counts of a connection to `peer`; none if the kernel does not tell them.
 pub(super) fn link_status(peer: Nid, socket: &impl AsRawFd) -> Option<LinkStatus> {
     read(socket).map(|info| of_info(peer, &info))
-}
-
-/// Times from a packet to its acknowledgement.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RoundTrips {
-    /// As it is now, with the queues and the busy machines on the way.
-    pub(super) now: Duration,
-    /// The least of some minutes: the length of the path.
-    pub(super) least: Duration,
-}
-
-/// The round trips of a connection; none if none was measured, or the kernel does not tell.
-pub(super) fn round_trips(socket: &impl AsRawFd) -> Option<RoundTrips> {
-    of_round_trips(&read(socket)?)
-}
-
-fn of_round_trips(info: &[u8; LEN]) -> Option<RoundTrips> {
-    let [now, least] = [RTT_US, MIN_RTT_US].map(|at| number(info, at));
-    let least = if least == 0 { now } else { least.min(now) };
-    (now > 0).then_some(RoundTrips { now: Duration::from_micros(now), least: Duration::from_micros(least) })
 }
 
 /// What is known of a connection of this kind; none if the kernel does not tell.
@@ -131,19 +108,6 @@ mod tests {
     }
 
     #[test]
-    fn the_least_round_trip_is_there_when_one_was_measured() {
-        let of = |now: u32, least: u32| {
-            let mut info = [0; LEN];
-            info[RTT_US..RTT_US + 4].copy_from_slice(&now.to_ne_bytes());
-            info[MIN_RTT_US..MIN_RTT_US + 4].copy_from_slice(&least.to_ne_bytes());
-            of_round_trips(&info).map(|r| (r.now.as_micros(), r.least.as_micros()))
-        };
-        assert_eq!(of(0, u32::MAX), None);
-        assert_eq!(of(900, 40), Some((900, 40)));
-        assert_eq!([of(900, 0), of(900, u32::MAX)], [Some((900, 900)); 2], "an older kernel, and none known");
-    }
-
-    #[test]
     fn the_kernel_counts_packets() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -153,8 +117,6 @@ mod tests {
         let (sent, received) = (link_status(Nid::LO, &near).unwrap(), link_status(Nid::LO, &far).unwrap());
         assert!(sent.sent >= 2 && received.received >= 2, "{sent:?} {received:?}");
         assert_eq!((sent.resent, received.disordered), (0, 0));
-        let trips = round_trips(&near).unwrap();
-        assert!(trips.least > Duration::ZERO && trips.least <= trips.now, "{trips:?}");
         assert!(link_status(Nid::LO, &listener).is_some() && link_status(Nid::LO, &std::io::stdin()).is_none());
     }
 }

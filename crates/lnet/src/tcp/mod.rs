@@ -40,7 +40,6 @@ use nacre_base::{Errno, FxHashMap, Network, Nid};
 use nacre_rt::{Rt, Task};
 use parking_lot::Mutex;
 use path::Path;
-pub use path::congestion_control_over;
 pub(crate) use path::connections_of;
 use refusals::Refusals;
 pub(crate) use socket::check as check_tunables;
@@ -481,12 +480,11 @@ impl Shared {
     /// Asks the kernel how long the path to this connection's peer is, and opens more connections if the path has become longer.
     fn measure_path(self: &Arc<Self>, connection: &Connection) {
         // The kernel is asked outside the lock, which every message needs.
-        let Some(round_trips) = connection.round_trips() else { return };
+        let Some(round_trip) = connection.round_trip() else { return };
         let tunables = self.tunables();
-        connection.suit_congestion_control(path::is_long(round_trips.least), &tunables);
         let mut peers = self.peers.lock();
         let Some(peer) = peers.get_mut(&connection.peer) else { return };
-        peer.path.handle_round_trip(round_trips.now);
+        peer.path.handle_round_trip(round_trip);
         if peer.path.connections() > 1 {
             peer.connections.iter().filter(|c| c.is_bulk()).for_each(|c| c.prepare_for_distance(&tunables));
         }
@@ -499,7 +497,7 @@ impl Shared {
     /// Pairs of bulk connections to open now. A path that was not measured yet is as long as the handshake took.
     fn missing_bulk(&self, to: Nid) -> u32 {
         let first = self.peers.lock().get(&to).and_then(|peer| peer.connections.first().cloned());
-        let round_trip = first.and_then(|connection| connection.round_trips()).map(|round_trips| round_trips.least);
+        let round_trip = first.and_then(|connection| connection.round_trip());
         let mut peers = self.peers.lock();
         let Some(peer) = peers.get_mut(&to) else { return 0 };
         round_trip.into_iter().for_each(|round_trip| peer.path.handle_round_trip(round_trip));
@@ -655,9 +653,11 @@ impl Shared {
         if !Arc::ptr_eq(&latest, &tunables) {
             connection.retune(&latest, &tunables, self.timeout(&latest));
         }
-        if let Some(round_trips) = connection.round_trips() {
-            connection.suit_congestion_control(path::is_long(round_trips.least), &latest);
-            if connection.is_bulk() && path::is_long(round_trips.now) {
+        if let Some(round_trip) = connection.round_trip() {
+            if path::connections_of(round_trip) > 1 {
+                connection.pace(&latest);
+            }
+            if connection.is_bulk() && path::is_long(round_trip) {
                 connection.prepare_for_distance(&latest);
             }
         }

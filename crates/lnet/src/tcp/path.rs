@@ -25,7 +25,7 @@ pub(super) const WINDOW: usize = 4 << 20;
 /// BBR paces: it sets a timer for every few packets. Over a long path, where a loss costs other congestion controls a third of their rate or
 /// more, that pays. On a short one a node is busy with timers, and carries a quarter less.
 const PACES: &str = "bbr";
-/// The congestion control of a short path on a host whose own one paces.
+/// The congestion control in place of one that paces, where a path is worth one connection.
 const DOES_NOT_PACE: &str = "cubic";
 
 /// Whether so long a round trip makes a path a long one.
@@ -74,15 +74,9 @@ pub(crate) fn connections_of(round_trip: Duration) -> u32 {
     u32::try_from(wanted).unwrap_or(CONNECTIONS_MAX).clamp(1, CONNECTIONS_MAX)
 }
 
-/// The congestion control of connections over a short path, on a host with this one, unless one is set for the network.
-pub(super) fn congestion_control_of_short(of_host: &str) -> &str {
+/// What connections with near peers have in place of a host's congestion control if that paces.
+pub(super) fn congestion_control_that_does_not_pace(of_host: &str) -> &str {
     if of_host.starts_with(PACES) { DOES_NOT_PACE } else { of_host }
-}
-
-/// The congestion control of connections over a path with this round trip, on a host with this one, unless one is set for the network. A host
-/// that does not offer it, or keeps it for privileged processes, has its own.
-pub fn congestion_control_over(round_trip: Duration, of_host: &str) -> &str {
-    if is_long(round_trip) { of_host } else { congestion_control_of_short(of_host) }
 }
 
 #[cfg(test)]
@@ -100,6 +94,14 @@ mod tests {
         let of = [0, 4, 5, 11, 22, 45, 92, 183, 366, 60_000].map(|ms| after(&[ms]));
         assert_eq!(of, [1, 1, 1, 2, 3, 5, 10, 16, 16, 16]);
         assert_eq!(after(&[]), 1, "a path that was not measured");
+    }
+
+    #[test]
+    fn only_a_congestion_control_that_paces_is_replaced() {
+        assert_eq!(
+            ["bbr", "bbr3", "htcp", "cubic"].map(congestion_control_that_does_not_pace),
+            ["cubic", "cubic", "htcp", "cubic"]
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The kernel sizes the buffers of a socket by what the connection can use, within its limits (`tcp_rmem`, `tcp_wmem`). A size that an
 //! administrator sets ends that for the socket, and is bounded by other limits (`rmem_max`, `wmem_max`).
 
-use super::path::{WINDOW, congestion_control_of_short};
+use super::path::{WINDOW, congestion_control_that_does_not_pace};
 use crate::error::TuneError;
 use crate::options::TcpTunables;
 use socket2::SockRef;
@@ -26,8 +26,6 @@ const SO_BUF_LOCK: libc::c_int = 72;
 const SNDBUF_LOCK: libc::c_int = 1;
 const RCVBUF_LOCK: libc::c_int = 2;
 
-/// The congestion control of sockets for which none was chosen.
-const OF_HOST: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// Congestion controls that the kernel has loaded.
 const OFFERED: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
@@ -58,18 +56,24 @@ pub(super) fn choose_port_late(socket: &TcpSocket) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
-/// Chooses the congestion control of a socket: the one that was set; else the host's, but on a short path none that paces. To be called with
-/// a short path before the socket is connected or listens, because Linux goes on to pace a socket that had such a congestion control once.
-pub(super) fn choose_congestion_control(socket: &impl AsFd, tunables: &TcpTunables, is_long: bool) -> io::Result<()> {
+/// Chooses the congestion control of a socket: the one that was set; else the host's, but none that paces if the peer is near. To be called
+/// for a near peer before the socket is connected or listens, because Linux goes on to pace a socket that had such a congestion control once.
+pub(super) fn choose_congestion_control(socket: &impl AsFd, tunables: &TcpTunables, is_far: bool) -> io::Result<()> {
     let socket = SockRef::from(socket);
     if let Some(name) = &tunables.congestion_control {
         return socket.set_tcp_congestion(name.as_bytes());
     }
-    let of_host = std::fs::read_to_string(OF_HOST)?;
-    let of_host = of_host.trim();
-    let chosen = if is_long { of_host } else { congestion_control_of_short(of_host) };
+    let of_host = congestion_control_of_host()?;
+    let chosen = if is_far { &of_host } else { congestion_control_that_does_not_pace(&of_host) };
     // A kernel may keep a congestion control for privileged processes.
     socket.set_tcp_congestion(chosen.as_bytes()).or_else(|_| socket.set_tcp_congestion(of_host.as_bytes()))
+}
+
+/// The congestion control of sockets for which none was chosen: that of a new one.
+fn congestion_control_of_host() -> io::Result<String> {
+    let socket = TcpSocket::new_v4().or_else(|_| TcpSocket::new_v6())?;
+    let name = SockRef::from(&socket).tcp_congestion()?;
+    Ok(String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned())
 }
 
 /// Small messages go at once, a silent peer is noticed, and the connection fails when unacknowledged data has waited for `timeout`.
@@ -111,17 +115,17 @@ pub(super) fn size_buffers(
     Ok(())
 }
 
-/// Gives a connection over a long or a short path the settings in place of those `before`.
+/// Gives a connection with a far or a near peer the settings in place of those `before`.
 pub(super) fn retune(
     socket: &(impl AsFd + AsRawFd),
     tunables: &TcpTunables,
     before: &TcpTunables,
     timeout: Duration,
-    is_long: bool,
+    is_far: bool,
 ) -> io::Result<()> {
     set_options(socket, tunables, timeout)?;
     if tunables.congestion_control != before.congestion_control {
-        choose_congestion_control(socket, tunables, is_long)?;
+        choose_congestion_control(socket, tunables, is_far)?;
     }
     size_buffers(socket, tunables, before)
 }
@@ -217,16 +221,18 @@ mod tests {
             String::from_utf8(name).unwrap().trim_end_matches('\0').to_owned()
         };
         let of_host = seen();
+        let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+        assert_eq!((&*of_host, &*congestion_control_of_host().unwrap()), (setting.trim(), setting.trim()));
         // Every kernel has it.
         check(&named("reno")).unwrap();
         let nothing = TcpTunables::default();
-        for (is_long, chosen) in
+        for (is_far, chosen) in
             [(true, &*of_host), (false, if of_host.starts_with("bbr") { "cubic" } else { &of_host })]
         {
-            retune(&socket, &named("reno"), &nothing, Duration::from_secs(50), is_long).unwrap();
-            assert_eq!(seen(), "reno", "on a path of any length");
-            retune(&socket, &nothing, &named("reno"), Duration::from_secs(50), is_long).unwrap();
-            assert_eq!(seen(), chosen, "on a long path: {is_long}");
+            retune(&socket, &named("reno"), &nothing, Duration::from_secs(50), is_far).unwrap();
+            assert_eq!(seen(), "reno", "of any peer");
+            retune(&socket, &nothing, &named("reno"), Duration::from_secs(50), is_far).unwrap();
+            assert_eq!(seen(), chosen, "of a far peer: {is_far}");
         }
         let refused = check(&named("no-such-one")).unwrap_err().to_string();
         assert!(refused.contains("offers no congestion control \"no-such-one\"; it offers "), "{refused}");
