@@ -210,8 +210,8 @@ impl Connection {
         }
     }
 
-    /// Has the congestion control for a far peer from now on, unless one was set. It is chosen once, by the handshake: BBR would take the
-    /// least round trip of the last minutes for the path's, which makes it slow where the path has become longer.
+    /// Has the congestion control for a far peer from now on, unless one was set. It is chosen once, by the handshake: connections that got
+    /// BBR only after their path had become longer were slow, probably because it begins with the least round trip of the last minutes.
     pub(super) fn pace(&self, tunables: &TcpTunables) {
         self.is_paced.store(true, Ordering::Relaxed);
         if let Err(e) = socket::choose_congestion_control(self.socket.as_ref(), tunables, true) {
