@@ -87,7 +87,7 @@ pub struct TcpTunables {
     pub keepalive_intvl: u32,
     /// Unanswered probes that fail a connection; 0: 5.
     pub keepalive_count: u32,
-    /// Name of the congestion control; none: the host's.
+    /// Name of the congestion control; none: the host's, but none that paces for connections with near peers.
     pub congestion_control: Option<String>,
 }
 

@@ -200,7 +200,7 @@ fn bind(listen: TcpListen) -> io::Result<(TcpListener, u16)> {
     let address = listen.address.to_canonical();
     let socket = socket::socket_for(address)?;
     socket.set_reuseaddr(true)?;
-    // What was set comes later, by `tune`, and accepted connections have it from there.
+    // Accepted connections inherit it. If an administrator sets another one for the network, `welcome` gives them that.
     socket::choose_congestion_control(&socket, &TcpTunables::default(), false)?;
     socket.bind(SocketAddr::new(address, listen.port))?;
     let listener = socket.listen(LISTEN_BACKLOG)?;

@@ -692,7 +692,9 @@ fn sockets(lnet: &Lnet, peer: Nid) -> Vec<(u64, u64, String)> {
 async fn settings_hold_for_the_connections_that_there_are_and_those_to_come() {
     let ((client, client_nid), (server, server_nid)) = pair().await;
     client.ping(server_nid, SECOND).await.unwrap();
-    let of_host = sockets(&server, client_nid).remove(0).2;
+    let by_itself = sockets(&server, client_nid).remove(0).2;
+    assert_eq!(sockets(&client, server_nid)[0].2, by_itself, "the one that dialed and the one that accepted");
+    assert!(!by_itself.starts_with("bbr"), "a near peer's connection paces: {by_itself}");
     let size = |bytes: u32, name: Option<&'static str>| {
         move |tcp: &mut TcpTunables| {
             (tcp.tx_buffer_size, tcp.rx_buffer_size) = (bytes, bytes);
@@ -702,7 +704,7 @@ async fn settings_hold_for_the_connections_that_there_are_and_those_to_come() {
     server.tune_tcp(Network::TCP, size(65_536, Some("reno"))).unwrap();
     client.tune_tcp(Network::TCP, size(32_768, None)).unwrap();
     // The kernel doubles what it is given.
-    let (of_server, of_client) = ((131_072, 131_072, "reno".to_owned()), (65_536, 65_536, of_host.clone()));
+    let (of_server, of_client) = ((131_072, 131_072, "reno".to_owned()), (65_536, 65_536, by_itself.clone()));
     assert_eq!(sockets(&server, client_nid), std::slice::from_ref(&of_server));
     assert_eq!(sockets(&client, server_nid), std::slice::from_ref(&of_client));
 
@@ -721,7 +723,7 @@ async fn settings_hold_for_the_connections_that_there_are_and_those_to_come() {
     assert!(matches!(refused, Err(TuneError::NotOffered { .. })), "{refused:?}");
     assert_eq!(server.interfaces()[1].tunables, before[1].tunables, "nothing was changed");
     server.tune_tcp(Network::TCP, size(0, None)).unwrap();
-    assert!(sockets(&server, client_nid).iter().all(|(_, _, name)| *name == of_host));
+    assert!(sockets(&server, client_nid).iter().all(|(_, _, name)| *name == by_itself));
     assert!(client.get_bulk(server_nid, 1, data.len()).await.unwrap() == data);
 }
 
