@@ -64,7 +64,7 @@ const KEEPALIVE_COUNT_MAX: u32 = 127;
 const SOCK_TIMEOUT_MAX: u32 = 3600;
 /// Longest name of a congestion control, as the kernel keeps it.
 const CONGESTION_CONTROL_LEN_MAX: usize = 15;
-/// Name that stands for the host's congestion control.
+/// Name that stands for what connections have by themselves: the host's congestion control, but none that paces with near peers.
 pub const HOST_DEFAULT: &str = "default";
 
 impl Tunables {
