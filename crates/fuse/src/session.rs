@@ -32,8 +32,8 @@ const BACKGROUND_MAX: u16 = 128;
 const CONGESTION_THRESHOLD: u16 = 96;
 /// Most readers beside the leader.
 const HELPERS_MAX: usize = 3;
-/// Idle message buffers kept, of 1 MiB each.
-const BUFFERS_FREE_MAX: usize = 32;
+/// Message buffers of 1 MiB that an idle mount keeps.
+const BUFFERS_KEPT: usize = 32;
 
 /// Features requested where the kernel offers them. Left out on purpose: WRITEBACK_CACHE, which hides writes from the
 /// lock manager; AUTO_INVAL_DATA, because lock callbacks say what is stale; NO_OPEN, because opens carry state; SPLICE,
@@ -176,7 +176,7 @@ fn run(
     handler: Arc<dyn Handler>,
     wanted: u64,
 ) -> Result<Session, FuseError> {
-    let pool = Pool::new(IO_BYTES_MAX as usize, BUFFERS_FREE_MAX);
+    let pool = Pool::new(IO_BYTES_MAX as usize, BUFFERS_KEPT);
     let dialect = answer_init(&channel, &mut pool.take(), wanted)?;
     let channel = Arc::new(channel);
     let mut helpers = Vec::new();
@@ -206,10 +206,12 @@ fn run(
         rt.spawn(async move { server.assist(i + 1, c).await })
     };
     let helpers: Vec<_> = helpers.into_iter().enumerate().map(assist).collect();
+    let trimmed = server.clone();
+    let trimmer = rt.spawn(async move { trimmed.pool.trim_forever(&trimmed.rt).await });
     rt.spawn(async move {
         server.lead(channel).await;
         device_gone.store(true, Ordering::Release);
-        helpers.iter().for_each(Task::abort);
+        helpers.iter().chain([&trimmer]).for_each(Task::abort);
         server.interrupts.handle_end();
         server.handler.clone().destroy().await;
         over.send_replace(true);

@@ -35,9 +35,13 @@ pub(crate) const PREFIX: &str = "nacre-e2e-";
 const SWITCHES: &str = "switches";
 /// Where `ip netns` keeps the names of namespaces.
 const NAMES: &str = "/run/netns";
-/// Bytes that a link lets pass at once, and the longest that a packet waits in its queue. Less than what the rate carries
-/// between two ticks of the kernel's clock would keep the link below its rate.
-const BURST: &str = "256kb";
+/// What a link lets pass at once: what its rate carries in this part of a second, two ticks of a kernel's clock of 250 Hz. `man tbf` asks for
+/// one tick at least. With less the kernel sets a timer for nearly every packet, which costs the processors, that everybody here shares, more
+/// than routers do.
+const BURSTS_PER_SECOND: u64 = 125;
+/// But not less than a few packets of the largest size.
+const BURST_MIN: u64 = 256 << 10;
+/// The longest that a packet waits in a link's queue.
 const LATENCY: &str = "20ms";
 /// The same for links that are much slower than the machine: a few packets at once, and a queue in bytes that all messages fit
 /// into for which nodes have credits.
@@ -54,6 +58,11 @@ impl Hosts {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let hosts = Hosts { prefix: format!("{}{number}-", prefix_of(std::process::id())), links: Vec::new() };
         hosts.make_namespace(SWITCHES)?;
+        // Switches have no firewall. The bridges would ask this machine's about each packet if the kernel has that module, and else do not know
+        // these settings, which `-e` forgives.
+        let unfiltered =
+            ["iptables", "ip6tables", "arptables"].map(|tables| format!("net.bridge.bridge-nf-call-{tables}=0"));
+        run("ip", &format!("netns exec {} sysctl -eqw {}", hosts.name(SWITCHES), unfiltered.join(" ")))?;
         for network in networks {
             hosts.ip(SWITCHES, &format!("link add {network} type bridge"))?;
             hosts.ip(SWITCHES, &format!("link set {network} up"))?;
@@ -96,7 +105,8 @@ impl Hosts {
 
     /// Slows every link down to so many bytes a second in each direction.
     pub(crate) fn shape(&self, bytes_per_second: u64) -> Outcome {
-        let filter = format!("root tbf rate {}bit burst {BURST} latency {LATENCY}", bytes_per_second * 8);
+        let burst = BURST_MIN.max(bytes_per_second / BURSTS_PER_SECOND);
+        let filter = format!("root tbf rate {}bit burst {burst} latency {LATENCY}", bytes_per_second * 8);
         for link in &self.links {
             self.tc(&link.host, &format!("qdisc replace dev {} {filter}", link.network))?;
             self.tc(SWITCHES, &format!("qdisc replace dev {} {filter}", link.port()))?;
