@@ -230,6 +230,11 @@ impl Connection {
         }
     }
 
+    /// Whether it was opened over a path that is worth more than one connection.
+    pub(super) fn is_for_long_path(&self) -> bool {
+        self.is_paced.load(Ordering::Relaxed)
+    }
+
     /// Bytes of the messages that wait for the socket.
     pub(super) fn unwritten(&self) -> usize {
         self.unwritten.load(Ordering::Relaxed)

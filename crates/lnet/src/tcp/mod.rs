@@ -331,8 +331,11 @@ impl Peer {
     fn choose(&self, bulk: bool) -> Option<Arc<Connection>> {
         let of = |t: ConnectionType| self.connections.iter().filter(move |c| c.connection_type == t);
         // So a connection that has lost a packet holds up no message that another one can carry. Of connections with equally little to write
-        // the first carries the message, because TCP sends faster on a connection that was used before.
-        let least = of(ConnectionType::BulkOut).filter(|_| bulk).min_by_key(|connection| connection.unwritten());
+        // the first carries the message, because TCP sends faster on a connection that was used before. One that was opened over a path of another
+        // length carries it only if there is no other.
+        let least = of(ConnectionType::BulkOut)
+            .filter(|_| bulk)
+            .min_by_key(|connection| (!self.path.fits(connection.is_for_long_path()), connection.unwritten()));
         if least.is_some() {
             return least.cloned();
         }
@@ -341,8 +344,12 @@ impl Peer {
 
     /// Pairs of bulk connections that the path is worth beyond those that there are.
     fn missing_bulk(&self, conns_per_peer: u32) -> u32 {
-        let wanted = if conns_per_peer == 0 { self.path.connections() } else { conns_per_peer };
-        wanted.saturating_sub(self.bulk_out())
+        if conns_per_peer > 0 {
+            return conns_per_peer.saturating_sub(self.bulk_out());
+        }
+        let out = self.connections.iter().filter(|c| c.connection_type == ConnectionType::BulkOut);
+        let for_long_paths = out.filter(|c| c.is_for_long_path()).count() as u32;
+        self.path.missing(self.bulk_out() - for_long_paths, for_long_paths)
     }
 
     /// Pairs of bulk connections to open before there is any bulk: none on a short path. On a long path the first bulk would have to wait for

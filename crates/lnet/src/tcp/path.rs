@@ -63,6 +63,20 @@ impl Path {
     pub(super) fn connections(&self) -> u32 {
         connections_of(self.samples.iter().flatten().min().copied().unwrap_or_default())
     }
+
+    /// Bulk connections that are missing in each direction, where there are so many that were opened over a short path, and over a long one. The
+    /// former are not for a path that has become long: their congestion control is another, or it remembers the short round trip for seconds.
+    pub(super) fn missing(&self, for_short_paths: u32, for_long_paths: u32) -> u32 {
+        match self.connections() {
+            1 => 1_u32.saturating_sub(for_short_paths + for_long_paths),
+            wanted => wanted.saturating_sub(for_long_paths),
+        }
+    }
+
+    /// Whether a connection is for a path as long as this.
+    pub(super) fn fits(&self, is_for_long_paths: bool) -> bool {
+        is_for_long_paths == (self.connections() > 1)
+    }
 }
 
 /// Bulk connections that a path with this round trip is worth, in each direction.
@@ -114,6 +128,24 @@ mod tests {
         assert_eq!(after(&[1, 92, 92, 92]), 1);
         assert_eq!(after(&[1, 92, 92, 92, 95]), 10);
         assert_eq!(after(&[92, 92, 92, 92, 11]), 2, "one that became shorter counts at once");
+    }
+
+    #[test]
+    fn a_path_that_has_become_long_gets_new_connections_and_a_shorter_one_none() {
+        let path = |ms| {
+            let mut path = Path::default();
+            path.handle_round_trip(Duration::from_millis(ms));
+            path
+        };
+        assert_eq!([(0, 0), (1, 0), (0, 10), (1, 10)].map(|(short, long)| path(1).missing(short, long)), [1, 0, 0, 0]);
+        assert_eq!(
+            [(0, 0), (1, 0), (1, 9), (1, 10)].map(|(short, long)| path(92).missing(short, long)),
+            [10, 10, 1, 0]
+        );
+        assert_eq!(
+            [1, 92].map(|ms| [false, true].map(|is_for_long| path(ms).fits(is_for_long))),
+            [[true, false], [false, true]]
+        );
     }
 
     #[test]
