@@ -66,10 +66,13 @@ impl Path {
 
     /// Bulk connections that are missing in each direction, where there are so many that were opened over a short path, and over a long one. The
     /// former are not for a path that has become long: their congestion control is another, or it remembers the short round trip for seconds.
+    /// But a path that only seems long, because of a queue, gives new connections a short handshake again, so that there are never more
+    /// than twice as many as the path is worth.
     pub(super) fn missing(&self, for_short_paths: u32, for_long_paths: u32) -> u32 {
+        let all = for_short_paths + for_long_paths;
         match self.connections() {
-            1 => 1_u32.saturating_sub(for_short_paths + for_long_paths),
-            wanted => wanted.saturating_sub(for_long_paths),
+            1 => 1_u32.saturating_sub(all),
+            wanted => wanted.saturating_sub(for_long_paths).min((2 * wanted).saturating_sub(all)),
         }
     }
 
@@ -142,6 +145,7 @@ mod tests {
             [(0, 0), (1, 0), (1, 9), (1, 10)].map(|(short, long)| path(92).missing(short, long)),
             [10, 10, 1, 0]
         );
+        assert_eq!([2, 3, 4, 5].map(|short| path(11).missing(short, 0)), [2, 1, 0, 0], "a queue, and not a long path");
         assert_eq!(
             [1, 92].map(|ms| [false, true].map(|is_for_long| path(ms).fits(is_for_long))),
             [[true, false], [false, true]]
