@@ -35,9 +35,9 @@ pub(crate) const PREFIX: &str = "nacre-e2e-";
 const SWITCHES: &str = "switches";
 /// Where `ip netns` keeps the names of namespaces.
 const NAMES: &str = "/run/netns";
-/// What a link lets pass at once: what its rate carries in this part of a second, two ticks of a kernel's clock of 250 Hz. `man tbf` asks for
-/// one tick at least. With less the kernel sets a timer for nearly every packet, which costs the processors, that everybody here shares, more
-/// than routers do.
+/// A link lets as many bytes pass at once as its rate carries in this part of a second. It is two ticks of a kernel whose clock has 250 Hz, and the
+/// manual of `tbf` asks for one at least. With less the kernel sets a timer for nearly every packet, which costs more of the processors that all
+/// hosts share than the routers do.
 const BURSTS_PER_SECOND: u64 = 125;
 /// But not less than a few packets of the largest size.
 const BURST_MIN: u64 = 256 << 10;

@@ -20,14 +20,25 @@ const DIRECT: OpenFlags = OpenFlags::DIRECT_IO;
 /// Window in which something must not happen. A fact that fails shows itself within a millisecond.
 const QUIET: Duration = Duration::from_millis(300);
 
+/// Opens the file with a handle of this kind.
+fn open_as(mount: &Mount, client: &mut Client<'_>, open_flags: OpenFlags) -> Handle {
+    mount.change(|state| state.open_flags = open_flags);
+    client.open("a")
+}
+
 /// Two clients of a mount: one with a handle whose reads come from the page cache, one with a handle for direct I/O of the same file.
 fn cached_and_direct(mount: &Mount) -> [(Client<'_>, Handle); 2] {
     [CACHED, DIRECT].map(|open_flags| {
-        mount.change(|state| state.open_flags = open_flags);
         let mut client = Client::new(mount);
-        let file = client.open("a");
+        let file = open_as(mount, &mut client, open_flags);
         (client, file)
     })
+}
+
+/// Another client of the file system changes the file's size, and this kernel hears of it.
+fn resize_elsewhere(mount: &Mount, len: usize) {
+    mount.change(|state| state.a.resize(len, FILL));
+    mount.inval_inode(A, 0, 0).unwrap();
 }
 
 /// Calls `notify` while requests are held, sees that it neither returns nor causes a WRITE, answers the requests, and
@@ -100,9 +111,7 @@ fn a_store_past_the_kernels_size_is_clipped_in_silence() {
         let file = writer.open("a");
         let mapping = writer.map(file, PAGE, libc::MAP_SHARED);
 
-        // Another client of the file system appends, and this kernel hears of it.
-        mount.change(|state| state.a.resize(110, FILL));
-        mount.inval_inode(A, 0, 0).unwrap();
+        resize_elsewhere(&mount, 110);
         writer.store(mapping + 99, 7);
         writer.store(mapping + 105, 7);
         assert_eq!(writer.sync(mapping, PAGE), 0, "msync knows of no failure");
@@ -121,9 +130,7 @@ fn a_mapping_beyond_the_kernels_size_faults_until_somebody_asks_for_the_size() {
         let mut first = Client::new(&mount);
         let file = first.open("a");
 
-        // Another client of the file system appends, and this kernel hears of it.
-        mount.change(|state| state.a.resize(2 * PAGE, FILL));
-        mount.inval_inode(A, 0, 0).unwrap();
+        resize_elsewhere(&mount, 2 * PAGE);
         let mapping = first.map(file, 2 * PAGE, libc::MAP_SHARED);
         assert_eq!(first.store_or_die(mapping + PAGE, 7), Some(libc::SIGBUS));
 
@@ -187,12 +194,11 @@ fn a_short_read_is_filled_to_the_old_size_if_attributes_were_dropped_meanwhile()
         let mut client = Client::new(&mount);
         let file = client.open("a");
 
-        // Another client of the file system truncates, and this kernel hears of it, and then of a further change.
-        mount.change(|state| state.a.truncate(10));
-        mount.inval_inode(A, 0, 0).unwrap();
+        resize_elsewhere(&mount, 10);
         mount.hold(&[opcode::READ]);
         client.begin_read(file, 0, PAGE);
         mount.wait_for(opcode::READ, 1);
+        // It hears of a further change.
         mount.inval_inode(A, -1, 0).unwrap();
         mount.release();
         assert_eq!(client.end_read(), (count, FILL), "flags {init_flags:#x}");
@@ -218,8 +224,7 @@ fn whether_close_sends_a_flush_is_fixed_at_open() {
     let mount = Mount::new(DIRECT | OpenFlags::NOFLUSH);
     let mut client = Client::new(&mount);
     let without = client.open("a");
-    mount.change(|state| state.open_flags = DIRECT);
-    let with = client.open("a");
+    let with = open_as(&mount, &mut client, DIRECT);
     // close(2) returns after the answer to its FLUSH, so what it sends has arrived by then.
     for (file, flushes) in [(without, 0), (with, 1), (without, 0)] {
         let duplicate = client.duplicate(file);
@@ -267,9 +272,7 @@ fn an_invalidated_range_is_read_again_and_the_rest_is_not() {
 fn a_direct_write_drops_the_pages_that_it_overlaps() {
     let mount = Mount::new(CACHED);
     let mut client = Client::new(&mount);
-    let cached = client.open("a");
-    mount.change(|state| state.open_flags = DIRECT);
-    let direct = client.open("a");
+    let [cached, direct] = [CACHED, DIRECT].map(|open_flags| open_as(&mount, &mut client, open_flags));
     client.read(cached, 0, 4 * PAGE);
     mount.take_seen(opcode::READ);
 
@@ -320,9 +323,7 @@ fn mapping_a_direct_handle_drops_the_files_pages() {
     for kind in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
         let mount = Mount::new(CACHED);
         let mut client = Client::new(&mount);
-        let cached = client.open("a");
-        mount.change(|state| state.open_flags = DIRECT);
-        let direct = client.open("a");
+        let [cached, direct] = [CACHED, DIRECT].map(|open_flags| open_as(&mount, &mut client, open_flags));
         client.read(cached, 0, 4 * PAGE);
         client.read(cached, 0, 4 * PAGE);
         mount.take_seen(opcode::READ);
@@ -338,9 +339,7 @@ fn a_private_mapping_of_a_direct_handle_reads_through_the_page_cache() {
     // one's; only what its program stored is the program's own, and is neither written nor dropped.
     let mount = Mount::new(CACHED);
     let mut client = Client::new(&mount);
-    let cached = client.open("a");
-    mount.change(|state| state.open_flags = DIRECT);
-    let direct = client.open("a");
+    let [cached, direct] = [CACHED, DIRECT].map(|open_flags| open_as(&mount, &mut client, open_flags));
     let mapping = client.map(direct, 2 * PAGE, libc::MAP_PRIVATE);
     assert_eq!(client.load(mapping), FILL);
     assert!(!mount.take_seen(opcode::READ).is_empty());

@@ -161,7 +161,7 @@ impl Mount {
         self.server.state.lock().unwrap()
     }
 
-    /// What a file holds at the server.
+    /// Returns the bytes that the server has for a file.
     pub(crate) fn contents(&self, node: u64) -> Vec<u8> {
         self.state().file(node).clone()
     }

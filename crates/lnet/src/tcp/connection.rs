@@ -65,8 +65,8 @@ pub(super) struct Connection {
     unwritten: AtomicUsize,
     /// True once the connection was prepared for a long path.
     is_wide: AtomicBool,
-    /// True if the congestion control may be one that paces. It begins as one that does not.
-    is_paced: AtomicBool,
+    /// True if the handshake took so long that the path is worth more than one connection. The congestion control may then be one that paces.
+    is_for_long_path: AtomicBool,
     /// Rung when there is something for the writer task.
     work: Notify,
     tasks: Mutex<Vec<Task>>,
@@ -149,7 +149,7 @@ impl Connection {
             outgoing: Mutex::default(),
             unwritten: AtomicUsize::new(0),
             is_wide: AtomicBool::new(false),
-            is_paced: AtomicBool::new(false),
+            is_for_long_path: AtomicBool::new(false),
             work: Notify::new(),
             tasks: Mutex::default(),
         })
@@ -213,7 +213,7 @@ impl Connection {
     /// Has the congestion control for a far peer from now on, unless one was set. It is chosen once, by the handshake: connections that got
     /// BBR only after their path had become longer were slow, probably because it begins with the least round trip of the last minutes.
     pub(super) fn pace(&self, tunables: &TcpTunables) {
-        self.is_paced.store(true, Ordering::Relaxed);
+        self.is_for_long_path.store(true, Ordering::Relaxed);
         if let Err(e) = socket::choose_congestion_control(self.socket.as_ref(), tunables, true) {
             tracing::debug!("{}: a connection with {} keeps its congestion control: {e}", self.nid, self.peer);
         }
@@ -221,7 +221,7 @@ impl Connection {
 
     /// Gives the connection the settings in place of those `before`.
     pub(super) fn retune(&self, tunables: &TcpTunables, before: &TcpTunables, timeout: Duration) {
-        let is_far = self.is_paced.load(Ordering::Relaxed);
+        let is_far = self.is_for_long_path.load(Ordering::Relaxed);
         if let Err(e) = socket::retune(self.socket.as_ref(), tunables, before, timeout, is_far) {
             tracing::info!("{}: a connection with {} keeps settings that were changed: {e}", self.nid, self.peer);
         }
@@ -232,7 +232,7 @@ impl Connection {
 
     /// Whether it was opened over a path that is worth more than one connection.
     pub(super) fn is_for_long_path(&self) -> bool {
-        self.is_paced.load(Ordering::Relaxed)
+        self.is_for_long_path.load(Ordering::Relaxed)
     }
 
     /// Bytes of the messages that wait for the socket.

@@ -333,9 +333,10 @@ impl Peer {
         // So a connection that has lost a packet holds up no message that another one can carry. Of connections with equally little to write
         // the first carries the message, because TCP sends faster on a connection that was used before. One that was opened over a path of another
         // length carries it only if there is no other.
+        let is_long = self.path.is_worth_several();
         let least = of(ConnectionType::BulkOut)
             .filter(|_| bulk)
-            .min_by_key(|connection| (!self.path.fits(connection.is_for_long_path()), connection.unwritten()));
+            .min_by_key(|connection| (connection.is_for_long_path() != is_long, connection.unwritten()));
         if least.is_some() {
             return least.cloned();
         }
@@ -349,7 +350,7 @@ impl Peer {
         }
         let out = self.connections.iter().filter(|c| c.connection_type == ConnectionType::BulkOut);
         let for_long_paths = out.filter(|c| c.is_for_long_path()).count() as u32;
-        self.path.missing(self.bulk_out() - for_long_paths, for_long_paths)
+        self.path.missing(self.bulk_out(), for_long_paths)
     }
 
     /// Pairs of bulk connections to open before there is any bulk: none on a short path. On a long path the first bulk would have to wait for
@@ -492,7 +493,7 @@ impl Shared {
         let mut peers = self.peers.lock();
         let Some(peer) = peers.get_mut(&connection.peer) else { return };
         peer.path.handle_round_trip(round_trip);
-        if peer.path.connections() > 1 {
+        if peer.path.is_worth_several() {
             peer.connections.iter().filter(|c| c.is_bulk()).for_each(|c| c.prepare_for_distance(&tunables));
         }
         if peer.missing_ahead(tunables.conns_per_peer) > 0 && peer.may_dial_bulk(self.rt.now()) {

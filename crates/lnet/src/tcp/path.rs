@@ -64,21 +64,20 @@ impl Path {
         connections_of(self.samples.iter().flatten().min().copied().unwrap_or_default())
     }
 
-    /// Bulk connections that are missing in each direction, where there are so many that were opened over a short path, and over a long one. The
-    /// former are not for a path that has become long: their congestion control is another, or it remembers the short round trip for seconds.
+    /// Bulk connections that are missing in each direction, of `all` that there are, some of which were opened over a long path. The
+    /// others are not for a path that has become long: their congestion control is another, or it remembers the short round trip for seconds.
     /// But a path that only seems long, because of a queue, gives new connections a short handshake again, so that there are never more
     /// than twice as many as the path is worth.
-    pub(super) fn missing(&self, for_short_paths: u32, for_long_paths: u32) -> u32 {
-        let all = for_short_paths + for_long_paths;
+    pub(super) fn missing(&self, all: u32, for_long_paths: u32) -> u32 {
         match self.connections() {
             1 => 1_u32.saturating_sub(all),
             wanted => wanted.saturating_sub(for_long_paths).min((2 * wanted).saturating_sub(all)),
         }
     }
 
-    /// Whether a connection is for a path as long as this.
-    pub(super) fn fits(&self, is_for_long_paths: bool) -> bool {
-        is_for_long_paths == (self.connections() > 1)
+    /// Whether the path is worth more than one connection.
+    pub(super) fn is_worth_several(&self) -> bool {
+        self.connections() > 1
     }
 }
 
@@ -140,16 +139,10 @@ mod tests {
             path.handle_round_trip(Duration::from_millis(ms));
             path
         };
-        assert_eq!([(0, 0), (1, 0), (0, 10), (1, 10)].map(|(short, long)| path(1).missing(short, long)), [1, 0, 0, 0]);
-        assert_eq!(
-            [(0, 0), (1, 0), (1, 9), (1, 10)].map(|(short, long)| path(92).missing(short, long)),
-            [10, 10, 1, 0]
-        );
-        assert_eq!([2, 3, 4, 5].map(|short| path(11).missing(short, 0)), [2, 1, 0, 0], "a queue, and not a long path");
-        assert_eq!(
-            [1, 92].map(|ms| [false, true].map(|is_for_long| path(ms).fits(is_for_long))),
-            [[true, false], [false, true]]
-        );
+        assert_eq!([(0, 0), (1, 0), (10, 10), (11, 10)].map(|(all, long)| path(1).missing(all, long)), [1, 0, 0, 0]);
+        assert_eq!([(0, 0), (1, 0), (10, 9), (11, 10)].map(|(all, long)| path(92).missing(all, long)), [10, 10, 1, 0]);
+        assert_eq!([2, 3, 4, 5].map(|all| path(11).missing(all, 0)), [2, 1, 0, 0], "a queue, and not a long path");
+        assert_eq!([1, 10, 11, 92].map(|ms| path(ms).is_worth_several()), [false, false, true, true]);
     }
 
     #[test]
