@@ -9,9 +9,9 @@ pub use advice::Advice;
 use crate::cache::read_ahead::ReadAhead;
 use crate::cache::tiling::Reader;
 use crate::llite::{Client, Reported, Sizes};
-use crate::lov::file_state::FileState;
+use crate::lov::file_state::{FileState, Pages, Stores};
 use crate::lov::merge;
-use crate::lov::{FILE_SIZE_MAX, Striped, Way, Written};
+use crate::lov::{FILE_SIZE_MAX, ForDoor, Striped, Way, Written};
 use crate::mdc::Mdc;
 use crate::mount::connection::Caller;
 use crate::rules::AccessTimes;
@@ -47,6 +47,8 @@ pub struct OpenFile {
     handle: u64,
     /// State shared by all who use the file in this mount.
     shared: Arc<FileState>,
+    /// Present if programs can store into pages through this open file.
+    stores: Option<Stores>,
     ahead: Mutex<ReadAhead>,
     /// How this open file gets its write locks; set by the first write.
     writer: OnceLock<Arc<Mutex<SharedWrite>>>,
@@ -92,6 +94,8 @@ impl OpenFile {
             ..State::default()
         };
         let (fid, handle) = (reply.attr.fid, reply.handle);
+        // A file that is open for writing only cannot be mapped.
+        let stores = (flags & O_ACCMODE == O_RDWR && reply.attr.is_file()).then(|| shared.begin_stores());
         let ahead = Mutex::new(ReadAhead::new(Reader::new(shared.tiling.clone())));
         OpenFile {
             fid,
@@ -100,6 +104,7 @@ impl OpenFile {
             caller,
             handle,
             shared,
+            stores,
             ahead,
             writer: OnceLock::new(),
             is_dir: reply.attr.is_dir(),
@@ -332,6 +337,12 @@ impl Client {
         let (created, mut attr) = (reply.created, reply.attr.clone());
         let shared = self.lov.file(reply.attr.fid);
         let file = Arc::new(OpenFile::new(caller, cred, body.flags, reply, shared));
+        if file.stores.is_some() {
+            match file.known_layout() {
+                Some(layout) => self.lov.forget_readable(&file.shared, &layout).await,
+                None => file.shared.set_pages(Pages::Stored),
+            }
+        }
         if (created || body.flags & O_TRUNC != 0)
             && let Err(e) = self.sync_change(&caller, attr.fid, created).await
         {
@@ -413,6 +424,53 @@ impl Client {
         Ok(data)
     }
 
+    /// Reads up to `len` bytes for a door whose kernel keeps them as pages of `page` bytes; fewer only at the end of the file. The
+    /// kernel may keep them until it is told to forget them ([`crate::Invalidate::data`]). What programs store into them, if
+    /// the file is open for reading and writing, comes back through [`Client::write_stored`]. EAGAIN if several pages are
+    /// asked for that cannot be had together: the door is to ask for each alone.
+    pub async fn fill(&self, file: &OpenFile, offset: u64, len: usize, page: usize) -> Result<Payload, Errno> {
+        let _timed = self.stats.time(Op::Read);
+        let for_door = if len <= page { ForDoor::Page } else { ForDoor::Pages };
+        let len = (len as u64).min(FILE_SIZE_MAX.saturating_sub(offset));
+        if len == 0 {
+            return Ok(Payload::new());
+        }
+        self.keep_group(file).await?;
+        if file.flags & O_NOATIME == 0 {
+            file.state.lock().read_at = Some(self.mount.rt.wall());
+        }
+        for _ in 0..LAYOUT_RETRIES {
+            // What is stored into a page must find objects to go to.
+            let layout = match file.shared.pages() {
+                Pages::Read => self.layout_to_read(file).await?,
+                _ => Some(self.layout_to_write(file, &(offset..offset + len)).await?),
+            };
+            let Some(layout) = layout else { return Ok(Payload::new()) };
+            let (striped, caller) = (file.striped(layout.clone()), self.caller_for(file));
+            match self.lov.fill(&caller, &striped, &file.ahead, offset, len, for_door).await {
+                Err(Errno::ENOENT) if self.has_lost(file, &layout).await? => {}
+                Err(Errno::ESTALE) => {}
+                filled => {
+                    let data = filled?;
+                    // As in `read`.
+                    if Arc::ptr_eq(&self.newest_layout(file, &layout).await?, &layout) {
+                        self.stats.count(Op::ReadBytes, data.len() as u64);
+                        return Ok(data);
+                    }
+                }
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    /// True if a door may have the kernel read an open file of `size` bytes through pages. They are of no use where other clients
+    /// write, and nothing would say that they are outdated where the file has no objects yet.
+    pub fn keeps_pages(&self, file: &OpenFile, size: u64) -> bool {
+        let reads_only = file.flags & O_ACCMODE == 0 && !file.is_direct() && !file.locking().is_told();
+        let is_whole = || file.known_layout().is_some_and(|layout| size == 0 || !layout.lacks(&(0..size)));
+        reads_only && !file.shared.was_called_back(self.mount.rt.now()) && is_whole()
+    }
+
     /// The newest layout; none if the file has no objects.
     async fn layout_to_read(&self, file: &OpenFile) -> Result<Option<Arc<Layout>>, Errno> {
         if let Some(layout) = file.known_layout() {
@@ -487,16 +545,28 @@ impl Client {
     /// or after.
     pub async fn write(&self, file: &OpenFile, offset: u64, data: Payload) -> Result<usize, Errno> {
         let place = if file.flags & O_APPEND != 0 { Place::End } else { Place::At(offset) };
-        self.write_to(file, place, false, data).await
+        self.write_to(file, place, data).await
     }
 
-    /// Writes at `offset` even if the file was opened with O_APPEND, as a shared mapping does. A door may call this while
-    /// it forgets data ([`crate::Invalidate::data`]).
-    pub async fn write_at(&self, file: &OpenFile, offset: u64, data: Payload) -> Result<usize, Errno> {
-        self.write_to(file, Place::At(offset), true, data).await
+    /// Writes what programs stored into pages that came from [`Client::fill`], which a door does while it forgets them at the
+    /// latest ([`crate::Invalidate::data`]). No lock is requested: EIO if the one that a page was filled under is lost.
+    pub async fn write_stored(&self, file: &OpenFile, offset: u64, data: Payload) -> Result<usize, Errno> {
+        let _timed = self.stats.time(Op::Write);
+        if !file.is_writable() {
+            return Err(Errno::EBADF);
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let (layout, bytes) = (self.layout_to_write(file, &Place::At(offset).range(0, data.len())).await?, data.len());
+        let now = self.mount.rt.wall();
+        let written = self.lov.write_stored(&self.caller_for(file), &file.striped(layout), now, offset, &data).await;
+        // The kernel tells it msync, but not everybody who closes the file.
+        written.inspect_err(|error| file.shared.report(*error))?;
+        self.finish_write(file, Written { bytes, error: None }).await
     }
 
-    async fn write_to(&self, file: &OpenFile, place: Place, mapped: bool, data: Payload) -> Result<usize, Errno> {
+    async fn write_to(&self, file: &OpenFile, place: Place, data: Payload) -> Result<usize, Errno> {
         let _timed = self.stats.time(Op::Write);
         if !file.is_writable() {
             return Err(Errno::EBADF);
@@ -507,7 +577,7 @@ impl Client {
         self.keep_group(file).await?;
         let mut layout = self.layout_to_write(file, &place.range(0, data.len())).await?;
         for _ in 0..LAYOUT_RETRIES {
-            match self.write_by(file, layout.clone(), place, mapped, &data).await {
+            match self.write_by(file, layout.clone(), place, &data).await {
                 Err(Errno::ESTALE) => {
                     let end = match place {
                         Place::End if !layout.is_complete() => Box::pin(self.end_of(file, &layout)).await?,
@@ -540,7 +610,6 @@ impl Client {
         file: &OpenFile,
         layout: Arc<Layout>,
         place: Place,
-        mapped: bool,
         data: &Payload,
     ) -> Result<Written, Errno> {
         let (striped, now) = (file.striped(layout.clone()), self.mount.rt.wall());
@@ -559,11 +628,7 @@ impl Client {
         if room == 0 {
             return Err(Errno::EFBIG);
         }
-        let way = match (mapped, file.is_direct()) {
-            (true, _) => Way::UnderCallback,
-            (false, true) => Way::Direct,
-            (false, false) => Way::Cached(file.writer(&striped.layout)),
-        };
+        let way = if file.is_direct() { Way::Direct } else { Way::Cached(file.writer(&striped.layout)) };
         self.lov.write(&self.caller_for(file), &striped, way, now, offset, &data.slice(0, room)).await
     }
 

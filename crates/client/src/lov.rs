@@ -14,7 +14,7 @@ mod write;
 use crate::mount::connection::{Caller, PATIENCE};
 use crate::mount::targets::Targets;
 use crate::osc::Osc;
-use crate::osc::locks::{LockGuard, Locking, Wanted};
+use crate::osc::locks::{HeldUp, LockGuard, Locking, Wanted};
 use crate::osc::object::{Object, ObjectOf};
 use crate::osc::write::extent;
 use file_state::{FileState, Files, GATE_PATIENCE};
@@ -26,6 +26,7 @@ use nacre_wire::attr::ObjectAttr;
 use nacre_wire::layout::{Layout, Stripe};
 use nacre_wire::ldlm::LockMode;
 use plan::{ObjectIo, StripeMap};
+pub(crate) use read::ForDoor;
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::RwLockWriteGuard;
@@ -136,8 +137,20 @@ impl Lov {
         mode: LockMode,
         parts: Vec<Part>,
     ) -> Result<Vec<Locked>, Errno> {
+        self.lock_all_though(HeldUp::Nothing, caller, file, mode, parts).await
+    }
+
+    /// As [`Lov::lock_all`], for an operation that may hold a door up.
+    async fn lock_all_though(
+        &self,
+        held_up: HeldUp,
+        caller: &Caller,
+        file: &Striped,
+        mode: LockMode,
+        parts: Vec<Part>,
+    ) -> Result<Vec<Locked>, Errno> {
         self.fetch_locks(caller, file, mode, &parts).await;
-        let lock = |part| async move { self.lock_part(caller, file, mode, part).await.map(Some) };
+        let lock = |part| async move { self.lock_part(held_up, caller, file, mode, part).await.map(Some) };
         let guards = lock_each(&parts, lock).await?.expect("every part gets a lock");
         assert_eq!(parts.len(), guards.len(), "parts of an operation, and their locks");
         Ok(parts.into_iter().zip(guards).map(|(part, guard)| Locked { part, guard }).collect())
@@ -168,13 +181,14 @@ impl Lov {
 
     async fn lock_part(
         &self,
+        held_up: HeldUp,
         caller: &Caller,
         file: &Striped,
         mode: LockMode,
         part: &Part,
     ) -> Result<LockGuard, Errno> {
         let ask = file.locking.wanted(mode, RangeSet::single(extent(&part.range)));
-        let guard = part.osc.lock(caller, &part.object, &ask).await?;
+        let guard = part.osc.lock(caller, &part.object, &Wanted { held_up, ..ask }).await?;
         self.refresh(caller, file, part).await?;
         Ok(guard)
     }
@@ -211,25 +225,37 @@ impl Lov {
         mode: LockMode,
         range: impl Fn(usize, &StripeMap) -> Option<Range<u64>>,
     ) -> Result<Vec<Locked>, Errno> {
+        self.lock_objects_though(HeldUp::Nothing, caller, file, mode, range).await
+    }
+
+    async fn lock_objects_though(
+        &self,
+        held_up: HeldUp,
+        caller: &Caller,
+        file: &Striped,
+        mode: LockMode,
+        range: impl Fn(usize, &StripeMap) -> Option<Range<u64>>,
+    ) -> Result<Vec<Locked>, Errno> {
         let mut parts = Vec::new();
         for (index, stripe, map) in file.stripes() {
             if let Some(range) = range(index, &map) {
                 parts.push(self.part(&file.state, index, &stripe, || map, range).await?);
             }
         }
-        self.lock_all(caller, file, mode, parts).await
+        self.lock_all_though(held_up, caller, file, mode, parts).await
     }
 
     /// Locks a range of each object to change the file's end, as [`Lov::lock_objects`], and takes the file's gate
     /// exclusively. Locks are not kept while the gate is held by an operation that may wait for an OST that is away.
     async fn lock_alone<'f>(
         &self,
+        held_up: HeldUp,
         caller: &Caller,
         file: &'f Striped,
         range: impl Fn(usize, &StripeMap) -> Option<Range<u64>>,
     ) -> Result<(Vec<Locked>, RwLockWriteGuard<'f, ()>), Errno> {
         loop {
-            let locked = self.lock_objects(caller, file, LockMode::Pw, &range).await?;
+            let locked = self.lock_objects_though(held_up, caller, file, LockMode::Pw, &range).await?;
             let rt = self.targets.rt();
             if let Some(gate) = file.state.enter_exclusive(rt).await {
                 return Ok((locked, gate));
@@ -348,7 +374,7 @@ impl Lov {
     ) -> Result<ObjectAttrs, Errno> {
         let sizes = file.layout.object_sizes(size);
         self.until_all_answer(file, &(0..u64::MAX)).await?;
-        let (locked, _gate) = self.lock_alone(caller, file, |i, _| Some(sizes[i]..u64::MAX)).await?;
+        let (locked, _gate) = self.lock_alone(HeldUp::Stores, caller, file, |i, _| Some(sizes[i]..u64::MAX)).await?;
         let punch = |Locked { part, guard }: Locked| {
             let of = file.object(part.stripe, part.object.fid, now);
             async move { part.osc.punch(&guard, &part.object, &of, caller, part.range.clone()).await.map(Some) }
@@ -396,7 +422,7 @@ impl Lov {
     ) -> Result<(), Errno> {
         self.until_all_answer(file, range).await?;
         // The operation may make the file longer.
-        let (locked, _gate) = self.lock_alone(caller, file, |_, map| map.object_range(range)).await?;
+        let (locked, _gate) = self.lock_alone(HeldUp::Nothing, caller, file, |_, map| map.object_range(range)).await?;
         if locked.iter().any(|l| !l.part.osc.can_hold(l.part.range.end)) {
             return Err(Errno::EFBIG);
         }

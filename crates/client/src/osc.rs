@@ -1,7 +1,7 @@
 //! One OST: its objects' data and attributes, cached under extent locks. `lov` spreads a file over objects.
 //!
-//! `locks` gets locks (`asking` is a request for some) and `giving` gives them back; `object` is the state of one object, `read` and `write` use and
-//! change it, `advice` serves access hints from programs, `write_back` brings dirty bytes to the server; `rpc` has the
+//! `locks` gets locks (`asking` is a request for some) and `giving` gives them back; `object` is the state of one object, `pages` what a door's kernel
+//! has of it, `read` and `write` use and change it, `advice` serves access hints from programs, `write_back` brings dirty bytes to the server; `rpc` has the
 //! requests.
 //!
 //! Order of the mutexes: locks, objects, an object's state, then queue, grant account and memory. None is held over a wait.
@@ -13,6 +13,7 @@ pub(crate) mod giving;
 mod lock_state;
 pub(crate) mod locks;
 pub(crate) mod object;
+mod pages;
 mod read;
 mod recovery;
 pub(crate) mod rpc;

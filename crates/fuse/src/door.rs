@@ -1,8 +1,9 @@
 //! The door itself: turns the kernel's requests into calls of the client, and its nodes into FIDs.
 //!
 //! The kernel keeps names and attributes for as long as the client holds the locks that make them true, and is told to
-//! forget them before such a lock is given back ([`crate::kernel_cache`]). Files are opened for direct I/O, because the
-//! client caches their data. So two mounts always agree.
+//! forget them before such a lock is given back ([`crate::kernel_cache`]). The same holds for the pages of files that are mapped,
+//! or read again and again; other files are opened for direct I/O, because the client caches their data. So two mounts always
+//! agree.
 
 mod control;
 mod listing;
@@ -18,7 +19,7 @@ use crate::notify::Notifier;
 use crate::reply::*;
 use crate::request::{self, FileLock, LockKind, LockSpace, SetTime};
 use crate::runs_as::RunsAs;
-use crate::session::{Session, serve};
+use crate::session::{Session, page_size, serve};
 use async_trait::async_trait;
 use listing::OpenDirectory;
 use nacre_base::{Errno, Fid, FxHashMap, Payload};
@@ -63,10 +64,18 @@ struct Door {
     kernel: Arc<KernelCache>,
     /// The kernel's beliefs about set-id programs, once mounted. None: programs get no other rights on this mount.
     beliefs: OnceLock<Option<Beliefs>>,
-    files: Mutex<Slab<Arc<OpenFile>>>,
+    files: Mutex<Slab<Handle>>,
     directories: Mutex<Slab<Arc<OpenDirectory>>>,
     /// Files whose creation was answered last, by node: the thread that waits in open(2), and the answer.
     created: Mutex<FxHashMap<u64, (u32, attr::Attr)>>,
+}
+
+/// An open file of the kernel.
+#[derive(Clone)]
+struct Handle {
+    file: Arc<OpenFile>,
+    /// True if reads go through the kernel's pages.
+    through_pages: bool,
 }
 
 /// Most files in [`Door::created`].
@@ -93,9 +102,13 @@ impl Door {
         if ctx.pid == 0 { self.client.without_job() } else { self.client_for(ctx).await }
     }
 
-    fn file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
+    fn handle(&self, handle: u64) -> Result<Handle, Errno> {
         let files = self.files.lock();
         files.get(handle as usize).cloned().ok_or(Errno::EBADF)
+    }
+
+    fn file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
+        self.handle(handle).map(|handle| handle.file)
     }
 
     /// A reply for a name, with which the kernel gets one more lookup count.
@@ -124,9 +137,18 @@ impl Door {
         self.kernel.attr_valid(is_keepable(attr) && self.client.keeps_attr(attr))
     }
 
-    fn opened(&self, file: Arc<OpenFile>) -> Opened {
-        let handle = self.files.lock().insert(file) as u64;
-        Opened { handle, flags: OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES }
+    /// The kernel's handle of an open file. Whether reads through it use pages is fixed from now on.
+    fn opened(&self, node: u64, file: Arc<OpenFile>) -> Opened {
+        let (used, size) = self.nodes.use_of_data(node);
+        let runs = file.flags() & FOR_EXEC != 0;
+        let through_pages = self.kernel.prefers_pages(used, size, runs) && self.client.keeps_pages(&file, size);
+        let handle = self.files.lock().insert(Handle { file, through_pages }) as u64;
+        let way = match through_pages {
+            true => OpenFlags::NONE,
+            false => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
+        };
+        // Locks say which pages are still right.
+        Opened { handle, flags: way | OpenFlags::KEEP_CACHE }
     }
 
     /// Finds the inode of a file handle whose node the kernel has forgotten (`.`), or a directory's parent, to connect it
@@ -390,7 +412,7 @@ impl Handler for Door {
                 if flags & O_TRUNC != 0 {
                     self.nodes.reported_size(op.node, 0, true);
                 }
-                reply.ok(self.opened(file));
+                reply.ok(self.opened(op.node, file));
             }
             Err(e) => reply.error(e),
         }
@@ -408,7 +430,7 @@ impl Handler for Door {
                 if reported.is_complete {
                     self.note_created(&ctx, &entry, reported.attr);
                 }
-                reply.ok(&Entry { attr: without_set_id(entry.attr), ..entry }, self.opened(file));
+                reply.ok(&Entry { attr: without_set_id(entry.attr), ..entry }, self.opened(entry.node, file));
             }
             (Err(e), _) | (_, Err(e)) => reply.error(e),
         }
@@ -426,19 +448,26 @@ impl Handler for Door {
                 let reported = complete(attr);
                 let entry = Entry { entry_valid: Duration::ZERO, ..self.entry(parent, b"", &reported) };
                 self.note_created(&ctx, &entry, reported.attr);
-                reply.ok(&Entry { attr: without_set_id(entry.attr), ..entry }, self.opened(file));
+                reply.ok(&Entry { attr: without_set_id(entry.attr), ..entry }, self.opened(entry.node, file));
             }
             Err(e) => reply.error(e),
         }
     }
 
     async fn read(self: Arc<Self>, ctx: Context, op: request::Read, reply: ReplyData) {
-        if op.lock_owner.is_none() {
-            self.nodes.set_mapped(op.node);
-        }
         let data = async {
-            let file = self.file(op.handle)?;
-            self.client_for_io(&ctx).await.read(&file, op.offset, op.size as usize).await
+            let Handle { file, through_pages } = self.handle(op.handle)?;
+            let (client, len) = (self.client_for_io(&ctx).await, op.size as usize);
+            // The kernel fills pages on nobody's behalf.
+            if op.lock_owner.is_none() {
+                if !through_pages {
+                    self.nodes.used(op.node, |used| used.mapped = true);
+                }
+                return client.fill(&file, op.offset, len, page_size() as usize).await;
+            }
+            let data = client.read(&file, op.offset, len).await?;
+            self.nodes.used(op.node, |used| used.read = used.read.saturating_add(data.len() as u64));
+            Ok(data)
         };
         match data.await {
             Ok(data) => reply.ok(data),
@@ -458,8 +487,7 @@ impl Handler for Door {
             // Pages of a shared mapping keep their offsets, even if the file is open for appending.
             let data = Payload::from(op.data);
             if op.from_cache {
-                self.nodes.set_mapped(op.node);
-                self.client.write_at(&file, op.offset, data).await
+                self.client.write_stored(&file, op.offset, data).await
             } else {
                 self.client_for_io(&ctx).await.write(&file, op.offset, data).await
             }
@@ -490,7 +518,8 @@ impl Handler for Door {
     }
 
     async fn release(self: Arc<Self>, _: Context, op: request::Release, reply: ReplyEmpty) {
-        let Some(file) = self.files.lock().try_remove(op.handle as usize) else { return reply.error(Errno::EBADF) };
+        let removed = self.files.lock().try_remove(op.handle as usize);
+        let Some(Handle { file, .. }) = removed else { return reply.error(Errno::EBADF) };
         if op.unlock_flock {
             // The MDT drops the locks of a closed handle in any case.
             let _ = self.client.release_locks(&file, op.lock_owner).await;

@@ -1,9 +1,10 @@
 //! The kernel's caches of the client's files, which are invalidated before a lock is given back that kept them true.
 //!
 //! The kernel gets attributes, names and lists of directories with a long validity exactly if the client promises to tell
-//! before they change. Pages are cached only for mappings: everything else is direct I/O.
+//! before they change. It keeps pages of files that were opened to be read, if they are small or have been used in a way for which
+//! pages are faster, and of all that is mapped; the rest is direct I/O.
 
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, UseOfData};
 use crate::notify::Notifier;
 use async_trait::async_trait;
 use nacre_base::{Errno, Fid};
@@ -15,9 +16,11 @@ use std::time::Duration;
 
 /// How long the kernel may believe things whose changes it will be told of.
 const VALID: Duration = Duration::from_secs(3600);
-/// How long to wait for the kernel to drop pages. A page that is being read or written may itself wait for the lock; the
-/// read or write gets the lock that is called back, or else a new one.
-const PAGES_TIMEOUT: Duration = Duration::from_secs(2);
+/// Files of up to this size are read through the kernel's pages from the first time on. Larger ones are streamed around them, which
+/// costs less, until they are read again.
+const SMALL: u64 = 1 << 20;
+/// How long the kernel usually needs at most to drop pages, even if it has to write some of them.
+const DROPPED_WITHIN: Duration = Duration::from_secs(10);
 /// Pauses while a reply is on its way that makes an inode known to the kernel: the first, and the longest.
 const RETRY_FIRST: Duration = Duration::from_micros(200);
 const RETRY_LAST: Duration = Duration::from_millis(100);
@@ -65,6 +68,11 @@ impl KernelCache {
         }
     }
 
+    /// True if a file that is opened to be read should be read through the kernel's pages.
+    pub(crate) fn prefers_pages(&self, used: UseOfData, size: u64, runs: bool) -> bool {
+        size <= SMALL || runs || used.mapped || used.read >= size
+    }
+
     /// How long attributes may be believed.
     pub(crate) fn attr_valid(&self, keeps: bool) -> Duration {
         if keeps { VALID } else { Duration::ZERO }
@@ -74,14 +82,17 @@ impl KernelCache {
 #[async_trait]
 impl Invalidate for KernelCache {
     async fn data(&self, file: Fid, offset: u64, len: u64) {
-        let (Some(notifier), Some(node)) = (self.notifier.get().cloned(), self.nodes.mapped_node(file)) else { return };
+        let (Some(notifier), Some(node)) = (self.notifier.get().cloned(), self.nodes.node(file)) else { return };
         // 0 means "to the end".
         let len = if len == u64::MAX { 0 } else { len };
-        // In a task of its own, so that the invalidation is carried out even if its caller stops waiting.
-        let dropped = self.rt.spawn(async move {
-            let _ = notifier.inval_inode(node, offset, len).await;
-        });
-        let _ = self.rt.timeout(PAGES_TIMEOUT, dropped).await;
+        let mut dropped = Box::pin(notifier.inval_inode(node, offset, len));
+        if self.rt.timeout(DROPPED_WITHIN, &mut dropped).await.is_ok() {
+            return;
+        }
+        // The lock that is to be given back stays here until then. If that takes too long, the server evicts this client, and what
+        // was stored into these pages is lost; but nobody reads or writes wrong bytes.
+        tracing::warn!(%file, offset, len, "the kernel does not give up pages of a file, for which others wait");
+        let _ = dropped.await;
     }
 
     async fn attributes(&self, file: Fid) {

@@ -19,14 +19,22 @@ struct Tables {
 struct Known {
     fid: Fid,
     lookups: u64,
-    /// True if the kernel may have pages of the file.
-    mapped: bool,
+    use_of_data: UseOfData,
     /// The largest size that the kernel may believe, since it was last told a complete one.
     size: u64,
     /// The set-id rights with which the kernel may run the file.
     told: Told,
     /// State of the kernel's list, once the inode was opened as a directory.
     list: Option<Box<List>>,
+}
+
+/// How programs have used a file's data through handles for direct I/O, from which it shows how the file is to be opened next.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct UseOfData {
+    /// True if a program had it mapped.
+    pub(crate) mapped: bool,
+    /// Bytes read.
+    pub(crate) read: u64,
 }
 
 /// The root's node in the kernel.
@@ -56,16 +64,17 @@ impl Nodes {
         self.0.lock().by_fid.get(&fid).copied()
     }
 
-    /// Notes that the kernel reads or writes pages of a node, because a program has it mapped.
-    pub(crate) fn set_mapped(&self, node: u64) {
-        self.0.lock().by_node.get_mut(&node).into_iter().for_each(|k| k.mapped = true);
+    /// Notes that a program uses a file's data.
+    pub(crate) fn used(&self, node: u64, note: impl FnOnce(&mut UseOfData)) {
+        if let Some(known) = self.0.lock().by_node.get_mut(&node) {
+            note(&mut known.use_of_data);
+        }
     }
 
-    /// The node of a FID if the kernel may have pages of it.
-    pub(crate) fn mapped_node(&self, fid: Fid) -> Option<u64> {
+    /// How programs have used a file's data, and the size that the kernel was told.
+    pub(crate) fn use_of_data(&self, node: u64) -> (UseOfData, u64) {
         let tables = self.0.lock();
-        let node = tables.by_fid.get(&fid)?;
-        tables.by_node.get(node).filter(|k| k.mapped).map(|_| *node)
+        tables.by_node.get(&node).map_or_else(Default::default, |known| (known.use_of_data, known.size))
     }
 
     /// The size to tell the kernel. If `size` is incomplete because an OST is away, this is the larger one of `size` and
@@ -120,7 +129,8 @@ impl Nodes {
             }
             node
         });
-        let unknown = Known { fid, lookups: 0, mapped: false, size: 0, told: Told::Caller, list: None };
+        let use_of_data = UseOfData::default();
+        let unknown = Known { fid, lookups: 0, use_of_data, size: 0, told: Told::Caller, list: None };
         tables.by_node.entry(node).or_insert(unknown).lookups += 1;
         node
     }
@@ -148,11 +158,11 @@ mod tests {
         let node = nodes.looked_up(fid);
         assert_eq!(nodes.looked_up(fid), node);
         nodes.forget(node, 1);
-        assert_eq!((nodes.fid(node), nodes.node(fid), nodes.mapped_node(fid)), (Some(fid), Some(node), None));
-        nodes.set_mapped(node);
-        assert_eq!(nodes.mapped_node(fid), Some(node));
+        assert_eq!((nodes.fid(node), nodes.node(fid)), (Some(fid), Some(node)));
+        nodes.used(node, |used| used.mapped = true);
+        assert_eq!(nodes.use_of_data(node), (UseOfData { mapped: true, read: 0 }, 0));
         nodes.forget(node, 1);
-        assert_eq!((nodes.fid(node), nodes.node(fid), nodes.mapped_node(fid)), (None, None, None));
+        assert_eq!((nodes.fid(node), nodes.node(fid), nodes.use_of_data(node).0.mapped), (None, None, false));
         nodes.forget(ROOT_NODE, 5);
         assert_eq!(nodes.fid(ROOT_NODE), Some(Fid::ROOT));
     }

@@ -26,8 +26,10 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Largest READ and WRITE. Larger ones gained nothing, and kernels refuse them by default.
 pub const IO_BYTES_MAX: u32 = 1 << 20;
 
-/// Asynchronous requests (read-ahead, asynchronous direct I/O) that the kernel keeps under way at the same time.
-const BACKGROUND_MAX: u16 = 128;
+/// Asynchronous requests (read-ahead, asynchronous direct I/O, pages that are written out) that the kernel keeps under way at the
+/// same time. As many as possible: requests that wait for another client's lock must not keep back the pages that this other
+/// client waits for. What a program has under way it has in its own memory, too.
+const BACKGROUND_MAX: u16 = u16::MAX;
 /// Number of such requests from which the kernel calls the mount congested and reads ahead less.
 const CONGESTION_THRESHOLD: u16 = 96;
 /// Most readers beside the leader.
@@ -36,13 +38,15 @@ const HELPERS_MAX: usize = 3;
 const BUFFERS_KEPT: usize = 32;
 
 /// Features requested where the kernel offers them. Left out on purpose: WRITEBACK_CACHE, which hides writes from the
-/// lock manager; AUTO_INVAL_DATA, because lock callbacks say what is stale; NO_OPEN, because opens carry state; SPLICE,
-/// slower than copying here; HANDLE_KILLPRIV, whose second version says when set-id bits have to be removed. POSIX_ACL
+/// lock manager; NO_OPEN, because opens carry state; SPLICE, slower than copying here; HANDLE_KILLPRIV, whose second
+/// version says when set-id bits have to be removed. With AUTO_INVAL_DATA a read that goes on while the file is cut by
+/// others ends where the file ends, though lock callbacks say what is stale. POSIX_ACL
 /// makes the kernel check permissions, lists included, which it must if it keeps names; DONT_MASK belongs to it, because
 /// a directory's default list takes the umask's place.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::ATOMIC_O_TRUNC
+    | init::AUTO_INVAL_DATA
     | init::EXPORT_SUPPORT
     | init::BIG_WRITES
     | init::DONT_MASK
@@ -271,7 +275,8 @@ fn negotiate(message: &[u8], page_size: u32, wanted: u64) -> Result<(u64, Agreed
     Ok((header.unique, Agreed { reply, dialect }))
 }
 
-fn page_size() -> u32 {
+/// The kernel's page size in bytes.
+pub(crate) fn page_size() -> u32 {
     // SAFETY: no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u32::try_from(size).unwrap_or(4096).max(4096)

@@ -371,14 +371,21 @@ impl LockCache {
         Some(id)
     }
 
-    /// Like [`LockCache::find`], but a lock that is called back will do too, as long as its cancel was not sent: for
-    /// pages of a mapping that are written out under the callback.
-    pub fn find_even_called_back(&mut self, resource: Fid, want: &Want) -> Option<LockId> {
-        self.find(resource, want).or_else(|| {
-            let id = self.search(resource, want, |_| true)?;
-            self.reference(id, Event::UseCalledBack);
-            Some(id)
-        })
+    /// Like [`LockCache::find`], but of the locks for which `accept` returns true; one that is called back will do too, as long as
+    /// its cancel was not sent: for pages that a door fills, or writes out, while it is told to forget them.
+    pub fn find_even_called_back(
+        &mut self,
+        resource: Fid,
+        want: &Want,
+        accept: impl Fn(LockId) -> bool,
+    ) -> Option<LockId> {
+        let place = self.resources.get(&resource)?;
+        let Want::Extent { ranges, .. } = want else { panic!("a door's pages under {want:?}") };
+        let fits = |id: &LockId| accept(*id) && satisfies(&self.indexed(*id).cover, want);
+        let id = place.extents.containing(*ranges.ranges().first()?).find(fits)?;
+        let event = if self.indexed(id).usable() { Event::Use } else { Event::UseCalledBack };
+        self.reference(id, event);
+        Some(id)
     }
 
     /// Returns whether [`LockCache::find`] would find a lock.
@@ -918,7 +925,7 @@ mod tests {
         let callback = BlockingCallback { handle: 1, resource, mode, start: 0, end: u64::MAX, bits: 0 };
         assert_eq!(cache.handle_blocking(&callback), Blocking::Later);
         assert_eq!(cache.find(Fid::ZERO, &want), None);
-        assert_eq!(cache.find_even_called_back(Fid::ZERO, &want), Some(LockId(1)));
+        assert_eq!(cache.find_even_called_back(Fid::ZERO, &want, |_| true), Some(LockId(1)));
         cache.reference(LockId(1), Event::Use);
     }
 

@@ -146,18 +146,18 @@ fn mapped_pages_find_a_lock_until_its_cancel_is_sent() {
     let page = want(LockMode::Pw, &[(0, 9)]);
     give_now(&mut cache, A, 0);
     assert_eq!(cache.find(FILE, &page), None);
-    assert_eq!(cache.find_even_called_back(FILE, &page), Some(A));
+    assert_eq!(cache.find_even_called_back(FILE, &page, |_| true), Some(A));
     assert_eq!(cache.given(A), Given::Stop, "the page is being written");
     assert!(cache.release(A, NOW).is_some());
     assert_eq!(cache.given(A), Given::Send);
-    assert_eq!(cache.find_even_called_back(FILE, &page), None);
+    assert_eq!(cache.find_even_called_back(FILE, &page, |_| true), None);
 }
 
 #[test]
 fn a_page_written_while_the_lock_is_given_back_returns_no_second_giving() {
     let mut cache = with_idle(A, extent(LockMode::Pw, &[(0, 99)]));
     give_now(&mut cache, A, 0);
-    assert_eq!(cache.find_even_called_back(FILE, &want(LockMode::Pw, &[(0, 9)])), Some(A));
+    assert_eq!(cache.find_even_called_back(FILE, &want(LockMode::Pw, &[(0, 9)]), |_| true), Some(A));
     assert_eq!(cache.release(A, NOW), None);
     assert_eq!(cache.given(A), Given::Send);
 }

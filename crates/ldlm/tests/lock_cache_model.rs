@@ -558,7 +558,8 @@ impl World {
 
     fn write_mapped(&mut self, client: usize) {
         let cell = self.random.below(CELLS as u64) as usize;
-        let found = self.clients[client].cache.find_even_called_back(object(), &want_cell(LockMode::Pw, cell));
+        let found =
+            self.clients[client].cache.find_even_called_back(object(), &want_cell(LockMode::Pw, cell), |_| true);
         if let Some(id) = found {
             self.write(client, cell);
             self.clients[client].uses.push((id, Use::Idle));

@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Set by SIGINT, SIGTERM and SIGHUP.
@@ -114,6 +114,9 @@ pub(crate) struct Map {
     len: usize,
 }
 
+// SAFETY: the address stays valid for as long as the value lives. Bytes that several threads use are theirs to keep apart.
+unsafe impl Sync for Map {}
+
 impl Map {
     /// Maps `len` bytes, writable if asked for. The file must be at least that long while the mapping is used.
     pub(crate) fn shared(file: &File, len: usize, writable: bool) -> io::Result<Map> {
@@ -153,6 +156,13 @@ impl Map {
         assert!(offset + data.len() <= self.len);
         // SAFETY: in bounds (asserted); `data` does not overlap the mapping.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.address.cast::<u8>().add(offset), data.len()) };
+    }
+
+    /// A number in the mapping, which others may change at any time.
+    pub(crate) fn atomic(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len);
+        // SAFETY: in bounds and aligned (asserted; the mapping begins at a page), and it lives as long as `self`.
+        unsafe { AtomicU64::from_ptr(self.address.cast::<u8>().add(offset).cast()) }
     }
 
     /// Waits until what was stored is in the file.

@@ -2,7 +2,7 @@
 //! standard error if anything fails.
 
 use crate::cases::faults;
-use crate::cases::litmus::{append, locks, permissions};
+use crate::cases::litmus::{append, locks, permissions, stores};
 use crate::failure::{Failure, Outcome, bail};
 use crate::power_cut::recorder;
 use crate::wide_area;
@@ -19,6 +19,7 @@ pub(crate) fn run(args: &[String]) -> Outcome {
         ["lock-two", path, first, second] => locks::lock_two(Path::new(path), number(first)?, number(second)?),
         ["as", user, group, what, path] => permissions::try_as(number(user)?, number(group)?, what, Path::new(path)),
         ["count", path, rounds] => locks::count_up(Path::new(path), number(rounds)?),
+        ["count-mapped", path, rounds] => stores::count_up_mapped(Path::new(path), number(rounds)?),
         ["record-disk", log, at, bytes] => recorder::run(Path::new(log), Path::new(at), number(bytes)?),
         ["durable", dir, log, seed] => faults::write_durably(Path::new(dir), Path::new(log), number(seed)?),
         ["wan-link", settings, seed, near, far] => wide_area::emulate(settings, number(seed)?, [near, far]),

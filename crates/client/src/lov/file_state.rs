@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
 
 /// How long a call waits for a file's gate with locks in hand, and without them before it tries again. The gate is held for
 /// the time of a copy, or of a request to an OST that answers; other clients may wait for the locks.
@@ -18,6 +18,17 @@ pub(crate) const GATE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// How long after a callback a file counts as changed by several clients.
 const CALLED_BACK_FOR: Duration = Duration::from_secs(5);
+
+/// What programs can do with pages of a file that a door's kernel has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// Read them: they are filled under PR.
+    Read,
+    /// Soon store into them: pages that were filled under PR go before the program has its open file.
+    Turning,
+    /// Store into them, of which this client hears when they are written out. So they are filled under PW.
+    Stored,
+}
 
 /// A file in use.
 pub(crate) struct FileState {
@@ -30,6 +41,10 @@ pub(crate) struct FileState {
     error: Mutex<Option<Errno>>,
     /// Number of open files under group locks.
     groups: AtomicUsize,
+    /// What programs can do with pages, and how many open files let them store.
+    pages: Mutex<(Pages, usize)>,
+    /// How many locks are being given back for which a door forgets pages.
+    forgetting: watch::Sender<usize>,
     /// How each open file that writes gets its locks.
     writers: Mutex<Vec<Weak<Mutex<SharedWrite>>>>,
     /// When a write lock was last called back.
@@ -72,6 +87,46 @@ impl FileState {
         writers.retain(|w| w.strong_count() > 0);
         writers.push(Arc::downgrade(&writer));
         writer
+    }
+
+    /// What programs can do with the file's pages.
+    pub(crate) fn pages(&self) -> Pages {
+        self.pages.lock().0
+    }
+
+    /// Says that no page is left that was filled under PR, or that there is one after all.
+    pub(crate) fn set_pages(&self, pages: Pages) {
+        let mut now = self.pages.lock();
+        assert!(now.1 > 0 && pages != Pages::Read, "nobody stores into pages of {}: {pages:?}", self.fid);
+        now.0 = pages;
+    }
+
+    /// Counts an open file through which programs store into pages. Those filled under PR must go before it is used.
+    pub(crate) fn begin_stores(self: &Arc<Self>) -> Stores {
+        let mut pages = self.pages.lock();
+        pages.1 += 1;
+        if pages.0 == Pages::Read {
+            pages.0 = Pages::Turning;
+        }
+        Stores(self.clone())
+    }
+
+    /// Counts a lock that is being given back for which a door forgets pages.
+    pub(crate) fn begin_forgetting(&self) {
+        self.forgetting.send_modify(|count| *count += 1);
+    }
+
+    /// The opposite of [`FileState::begin_forgetting`].
+    pub(crate) fn end_forgetting(&self) {
+        self.forgetting.send_modify(|count| {
+            *count = count.checked_sub(1).expect("a door stops forgetting pages, and none did forget");
+        });
+    }
+
+    /// Waits until a door forgets pages.
+    pub(crate) async fn until_forgetting(&self) {
+        // The sender lives as long as this file.
+        let _ = self.forgetting.subscribe().wait_for(|count| *count > 0).await;
     }
 
     /// True if an open file of this mount holds a group lock.
@@ -129,6 +184,19 @@ impl FileState {
     }
 }
 
+/// An open file through which programs store into pages.
+pub(crate) struct Stores(Arc<FileState>);
+
+impl Drop for Stores {
+    fn drop(&mut self) {
+        let mut pages = self.0.pages.lock();
+        pages.1 -= 1;
+        if pages.1 == 0 {
+            pages.0 = Pages::Read;
+        }
+    }
+}
+
 /// The files in use.
 #[derive(Default)]
 pub(crate) struct Files(Mutex<Table>);
@@ -152,6 +220,8 @@ impl Files {
             gate: RwLock::default(),
             error: Mutex::default(),
             groups: AtomicUsize::new(0),
+            pages: Mutex::new((Pages::Read, 0)),
+            forgetting: watch::Sender::new(0),
             writers: Mutex::default(),
             called_back: Mutex::default(),
             unprivileged: AtomicBool::new(false),

@@ -260,6 +260,19 @@ impl StripeMap {
         size.checked_sub(1).map_or(0, |last| self.file_offset(last).map_or(self.end, |at| at + 1))
     }
 
+    /// The ranges of the file that hold a part of the object, without what other objects hold in between.
+    pub(crate) fn file_ranges(self, part: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let mut at = part.start;
+        std::iter::from_fn(move || {
+            let unit_end = (at - at % self.unit).saturating_add(self.unit);
+            let end = if self.count == 1 { part.end } else { part.end.min(unit_end) };
+            let start = (at < end).then(|| self.file_offset(at))??;
+            let range = start..start.saturating_add(end - at).min(self.end);
+            at = end;
+            Some(range)
+        })
+    }
+
     /// File offset of a byte of the object; none if beyond the component.
     pub(crate) fn file_offset(&self, object_offset: u64) -> Option<u64> {
         let number = (object_offset / self.unit).checked_mul(self.count)?.checked_add(self.index)?;

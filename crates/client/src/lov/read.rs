@@ -2,14 +2,17 @@
 
 use super::{Locked, Lov, Part, Striped};
 use crate::cache::read_ahead::ReadAhead;
+use crate::lov::file_state::{FileState, Pages};
 use crate::lov::plan::{self, Filled, ObjectIo};
 use crate::mount::connection::Caller;
 use crate::osc::Osc;
+use crate::osc::locks::{HeldUp, LockGuard, Wanted};
 use crate::osc::write::extent;
 use crate::stats::ReadAheadStats;
 use futures_util::future::try_join_all;
 use nacre_base::{Errno, Payload};
 use nacre_ldlm::RangeSet;
+use nacre_wire::layout::{Layout, Stripe};
 use nacre_wire::ldlm::LockMode;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -42,6 +45,18 @@ struct FileRead<'a> {
     ahead: &'a Mutex<ReadAhead>,
     offset: u64,
     len: u64,
+    for_door: ForDoor,
+}
+
+/// What a read has to do with a door's pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ForDoor {
+    /// Nothing: a program gets the bytes.
+    No,
+    /// The kernel will have the bytes as one page, and cannot forget that page before it has them.
+    Page,
+    /// The same with several pages, for which it asks one by one if they are not to be had together.
+    Pages,
 }
 
 impl FileRead<'_> {
@@ -64,10 +79,43 @@ impl Lov {
         if direct {
             return self.read_direct(caller, file, offset, len).await;
         }
-        match self.read_cached(&FileRead { caller, file, ahead, offset, len }).await {
+        match self.read_cached(&FileRead { caller, file, ahead, offset, len, for_door: ForDoor::No }).await {
             // The layout that this client knows may be old; ask the server.
             Err(Errno::ESTALE) => self.read_direct(caller, file, offset, len).await,
             answer => answer,
+        }
+    }
+
+    /// Reads bytes that a door's kernel will have as pages, each under a lock that is not given back before the page is
+    /// forgotten. EAGAIN if several pages are asked for that cannot be locked at once: the door is to ask for one at a time,
+    /// because it cannot forget one of them while it waits for the others. ESTALE if a lock was lost, or the layout may be old.
+    pub(crate) async fn fill(
+        &self,
+        caller: &Caller,
+        file: &Striped,
+        ahead: &Mutex<ReadAhead>,
+        offset: u64,
+        len: u64,
+        for_door: ForDoor,
+    ) -> Result<Payload, Errno> {
+        self.read_cached(&FileRead { caller, file, ahead, offset, len, for_door }).await
+    }
+
+    /// Makes the door forget pages that were filled to be read, because a program will be able to store into the file.
+    pub(crate) async fn forget_readable(&self, file: &FileState, layout: &Layout) {
+        let osc = |stripe: &Stripe| self.targets.known_osc(stripe.ost);
+        let known = |stripe: &Stripe| osc(stripe).and_then(|osc| Some((osc.known_object(stripe.object)?, osc)));
+        let objects: Vec<_> = layout.stripes().filter_map(|(_, _, stripe)| known(stripe)).collect();
+        loop {
+            for (object, osc) in &objects {
+                osc.forget_readable(object).await;
+            }
+            // From here on no page is filled under PR. One may have been before.
+            file.set_pages(Pages::Stored);
+            if objects.iter().all(|(object, _)| object.state.lock().pages.readable().is_empty()) {
+                return;
+            }
+            file.set_pages(Pages::Turning);
         }
     }
 
@@ -92,11 +140,10 @@ impl Lov {
         let map = || plan::stripe_map(&file.layout, place.stripe);
         let range = place.offset..place.offset + len;
         let part = self.part(&file.state, place.stripe, place.of, map, range).await?;
-        let ask = file.locking.wanted(LockMode::Pr, RangeSet::single(extent(&part.range)));
-        let guard = part.osc.lock(caller, &part.object, &ask).await?;
+        let guard = self.lock_to_read(read, &part).await?;
         self.refresh(caller, file, &part).await?;
         self.start_ahead(read, &part);
-        let data = part.osc.read(&guard, &part.object, caller, part.range.clone()).await?;
+        let data = self.read_part(read, &part, &guard).await?;
         if data.len() as u64 == len {
             return Ok(data);
         }
@@ -111,14 +158,17 @@ impl Lov {
         let end = read.end();
         let parts = self.parts(file, offset, len).await?;
         let (parts, ios): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-        let locked = self.lock_all(caller, file, LockMode::Pr, parts).await?;
+        let locked = match read.for_door {
+            ForDoor::No => self.lock_all(caller, file, LockMode::Pr, parts).await?,
+            _ => self.lock_to_fill(read, parts).await?,
+        };
         if let Some(last) = locked.last() {
             self.start_ahead(read, &last.part);
         }
         let read_part = |l| {
             let Locked { part, guard }: &Locked = l;
             async move {
-                let data = part.osc.read(guard, &part.object, caller, part.range.clone());
+                let data = self.read_part(read, part, guard);
                 let data = part.osc.connection().while_connected(Box::pin(data)).await;
                 data.ok_or_else(|| Stopped::Away(part.osc.clone()))?.map_err(Stopped::Failed)
             }
@@ -135,6 +185,73 @@ impl Lov {
         Ok(plan::assemble(offset, end.max(offset), &filled))
     }
 
+    /// Reads a part under its lock.
+    async fn read_part(&self, read: &FileRead<'_>, part: &Part, guard: &LockGuard) -> Result<Payload, Errno> {
+        let Part { osc, object, range, .. } = part;
+        match osc.read(guard, object, read.caller, range.clone()).await {
+            // A page must be filled under the lock. The server has the bytes, and whoever changes them waits for the lock.
+            Err(Errno::ESTALE) if read.for_door != ForDoor::No && !guard.is_lost() => {
+                osc.read_under(guard, object, read.caller, range.clone()).await
+            }
+            data => data,
+        }
+    }
+
+    /// The lock for a part of a read, in which pages of a door are filled.
+    async fn lock_to_read(&self, read: &FileRead<'_>, part: &Part) -> Result<LockGuard, Errno> {
+        let FileRead { caller, file, for_door, .. } = *read;
+        let (ranges, rt) = (RangeSet::single(extent(&part.range)), self.targets.rt());
+        if for_door == ForDoor::No {
+            return part.osc.lock(caller, &part.object, &file.locking.wanted(LockMode::Pr, ranges)).await;
+        }
+        let mut was_held_back = false;
+        loop {
+            let mode = if file.state.pages() == Pages::Read { LockMode::Pr } else { LockMode::Pw };
+            let mut ask = Wanted { held_up: HeldUp::Pages, ..file.locking.wanted(mode, ranges.clone()) };
+            // Where several clients use the pages in turns, a page is all that each takes from the others.
+            if !file.locking.is_told() && file.state.was_called_back(rt.now()) {
+                ask.exactly = Some(ranges.clone());
+            }
+            let locked = part.osc.lock(caller, &part.object, &ask);
+            let guard = match for_door {
+                ForDoor::Pages => tokio::select! {
+                    biased;
+                    guard = locked => guard?,
+                    () = file.state.until_forgetting() => return Err(Errno::EAGAIN),
+                },
+                _ => locked.await?,
+            };
+            let held_back = part.object.state.lock().pages.hold_back(guard.id);
+            if !held_back.is_zero() && !was_held_back {
+                drop(guard);
+                was_held_back = true;
+                rt.sleep(held_back).await;
+            } else if part.osc.begin_fill(&guard, &part.object, &part.range) {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// The locks for pages that lie in several objects. None is held while another one is waited for: a door cannot forget one
+    /// page before it has the others.
+    async fn lock_to_fill(&self, read: &FileRead<'_>, parts: Vec<Part>) -> Result<Vec<Locked>, Errno> {
+        assert!(read.for_door == ForDoor::Pages, "one page lies in {} objects", parts.len());
+        for part in &parts {
+            drop(self.lock_to_read(read, part).await?);
+        }
+        let mut locked = Vec::with_capacity(parts.len());
+        for part in parts {
+            let mode = if read.file.state.pages() == Pages::Read { LockMode::Pr } else { LockMode::Pw };
+            let ask = read.file.locking.wanted(mode, RangeSet::single(extent(&part.range)));
+            let guard = part.osc.find_lock(&part.object, &ask).ok_or(Errno::EAGAIN)?;
+            if !part.osc.begin_fill(&guard, &part.object, &part.range) {
+                return Err(Errno::EAGAIN);
+            }
+            locked.push(Locked { part, guard });
+        }
+        Ok(locked)
+    }
+
     /// Offset at which a read has to end whose object ended early.
     async fn end_of_file(&self, read: &FileRead<'_>, part: &Part) -> Result<u64, Errno> {
         let (file, end) = (read.file, read.end());
@@ -148,7 +265,7 @@ impl Lov {
 
     /// Reads ahead, under locks that this client holds already.
     fn start_ahead(&self, read: &FileRead<'_>, part: &Part) {
-        let FileRead { caller, file, ahead, offset, len } = *read;
+        let FileRead { caller, file, ahead, offset, len, .. } = *read;
         let limits = part.osc.connection().mount().memory.read_ahead_limits(part.osc.far_window());
         let size = plan::stripe_map(&file.layout, part.stripe).file_end(part.object.state.lock().size());
         let now = part.osc.connection().mount().rt.now();

@@ -4,7 +4,8 @@
 use super::{Locked, Lov, Part, Striped, lock_each};
 use crate::lov::plan::{self, ObjectIo};
 use crate::mount::connection::Caller;
-use crate::osc::locks::LockGuard;
+use crate::osc::PAGE_SIZE;
+use crate::osc::locks::{HeldUp, LockGuard};
 use crate::osc::write::{ObjectWrite, extent};
 use futures_util::future::join_all;
 use nacre_base::{Errno, Payload, Timestamp};
@@ -12,6 +13,7 @@ use nacre_ldlm::shared_write::{self, SharedWrite};
 use nacre_ldlm::{Extent, RangeSet};
 use nacre_wire::ldlm::LockMode;
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
@@ -20,8 +22,6 @@ use std::sync::atomic::Ordering;
 pub(crate) enum Way<'a> {
     /// Through the cache; with the state by which a writer gets its locks.
     Cached(&'a Mutex<SharedWrite>),
-    /// Through the cache, for a door that writes out what it must forget: locks that are being called back will do.
-    UnderCallback,
     /// Around the cache (O_DIRECT).
     Direct,
 }
@@ -142,6 +142,40 @@ impl Lov {
         write.write_parts(parts.map(|((part, guard), io)| (part, Some(guard), io))).await
     }
 
+    /// Writes what comes out of a door's pages, each under the lock that it was filled under. EIO for the pages whose lock is
+    /// lost: other clients may have written there since.
+    pub(crate) async fn write_stored(
+        &self,
+        caller: &Caller,
+        file: &Striped,
+        now: Timestamp,
+        offset: u64,
+        data: &Payload,
+    ) -> Result<(), Errno> {
+        let mut ended = Ok(());
+        for (part, io) in self.parts(file, offset, data.len() as u64).await? {
+            let (of, locking) = (file.object(part.stripe, part.object.fid, now), file.locking);
+            let (object, data) = (&part.object, io.gather(offset, data));
+            let Range { start, end } = part.range;
+            let mut at = start;
+            while at < end {
+                let Some((guard, until)) = part.osc.lock_of_stored(object, at, end) else {
+                    ended = Err(Errno::EIO);
+                    at = (at - at % PAGE_SIZE + PAGE_SIZE).min(end);
+                    continue;
+                };
+                let data = data.slice((at - start) as usize, (until - at) as usize);
+                let write = ObjectWrite { object, of, caller, locking, offset: at, data };
+                if let (_, Some(error)) = part.osc.write(&guard, &write).await {
+                    // A lock that was lost meanwhile cannot be replaced.
+                    ended = Err(if error == Errno::ESTALE { Errno::EIO } else { error });
+                }
+                at = until;
+            }
+        }
+        ended
+    }
+
     /// The lock for a part of a write: a cached one, or one requested in the way that suits how the file is written to;
     /// `asked` is the plan for all parts of one write. None if the server is to lock while it writes.
     async fn lock_to_write(
@@ -154,10 +188,7 @@ impl Lov {
         let ranges = RangeSet::single(extent(&part.range));
         let locking = write.file.locking;
         let mut ask = locking.wanted(LockMode::Pw, ranges.clone());
-        let Way::Cached(writer) = way else {
-            ask.under_callback = matches!(way, Way::UnderCallback);
-            return part.osc.lock(write.caller, &part.object, &ask).await.map(Some);
-        };
+        let Way::Cached(writer) = way else { panic!("a write around the cache takes no lock of this client") };
         if let Some(guard) = part.osc.find_lock(&part.object, &ask) {
             return Ok(Some(guard));
         }
@@ -186,7 +217,7 @@ impl Lov {
         data: &Payload,
         confirm: impl Future<Output = Result<(), Errno>>,
     ) -> Result<(u64, Written), Errno> {
-        let (locked, _gate) = self.lock_alone(caller, file, |_, _| Some(0..u64::MAX)).await?;
+        let (locked, _gate) = self.lock_alone(HeldUp::Nothing, caller, file, |_, _| Some(0..u64::MAX)).await?;
         confirm.await?;
         let sizes = locked.iter().map(|l| l.part.object.state.lock().size());
         let size = file.layout.file_size(sizes);

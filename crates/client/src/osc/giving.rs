@@ -5,7 +5,7 @@ use crate::mount::callback_service::LockHolder;
 use crate::mount::connection::Observer;
 use crate::osc::Osc;
 use crate::osc::lock_state::{LockInput, LockState};
-use crate::osc::object::{Object, ObjectState};
+use crate::osc::object::{Object, ObjectState, Place};
 use crate::osc::write_back::Which;
 use futures_util::future::join_all;
 use nacre_base::{Errno, Fid};
@@ -76,7 +76,7 @@ impl Osc {
         lock.step(LockInput::Give);
         let object = self.known_object(giving.resource);
         if let Some(object) = &object {
-            self.invalidate(object, mode, ranges).await;
+            self.forget(object, giving.id, mode, ranges).await;
         }
         lock.step(LockInput::DoorsTold);
         match self.drop_lock(&mut lock, object.as_deref(), giving.id, mode, ranges) {
@@ -102,7 +102,7 @@ impl Osc {
         lock.step(LockInput::Give);
         let object = self.known_object(giving.resource);
         if let Some(object) = &object {
-            self.invalidate(object, mode, ranges).await;
+            self.forget(object, giving.id, mode, ranges).await;
         }
         lock.step(LockInput::DoorsTold);
         let (mut ended, mut idle_turns) = (0, 0);
@@ -163,20 +163,68 @@ impl Osc {
         place.file.handle_called_back(&ranges, now.since(giving.granted), now);
     }
 
-    /// Makes the door forget what it may have cached under the lock.
-    async fn invalidate(&self, object: &Object, mode: LockMode, ranges: &RangeSet) {
-        let (Some(hook), Some(place)) = (self.connection.mount().invalidate.get(), object.place()) else { return };
-        let file = place.file.fid;
-        let cover = ranges.cover();
-        let _hooking = Hooking::begin(object);
-        let first = place.map.file_offset(cover.start);
-        let end = place.map.file_offset(cover.end).filter(|_| cover.end != u64::MAX);
-        if let Some(first) = first {
-            hook.data(file, first, end.map_or(u64::MAX, |end| end - first + 1)).await;
+    /// Makes the door forget what it may have cached under a lock that is given back.
+    async fn forget(&self, object: &Object, id: LockId, mode: LockMode, ranges: &RangeSet) {
+        let Some(place) = object.place() else { return };
+        let _forgetting = Forgetting::begin(object, place, id, mode);
+        let kept = object.state.lock().pages.keep_for(id, self.now());
+        if !kept.is_zero() {
+            self.connection.mount().rt.sleep(kept).await;
         }
-        if cover.end == u64::MAX || mode != LockMode::Pr {
-            hook.attributes(file).await;
+        loop {
+            while self.forget_pages(object, place, id).await {}
+            let is_over = object.state.lock().pages.end_forgetting(id, self.now());
+            if is_over {
+                break;
+            }
+            // A round of somebody else is under way.
+            object.wait_for(|state| (!state.pages.is_leaving(id)).then_some(())).await;
         }
+        if let Some(door) = self.connection.mount().invalidate.get()
+            && (ranges.cover().end == u64::MAX || mode != LockMode::Pr)
+        {
+            door.attributes(place.file.fid).await;
+        }
+    }
+
+    /// One round of forgetting pages that were filled under a lock. Returns false if there are none.
+    async fn forget_pages(&self, object: &Object, place: &Place, id: LockId) -> bool {
+        let Some(pages) = object.state.lock().pages.begin_round(id) else { return false };
+        let door = self.connection.mount().invalidate.get().expect("pages are filled for a door alone");
+        // Page by page of the file, without those of other objects in between: one of them may be waiting for a lock.
+        for range in pages.iter().flat_map(|pages| place.map.file_ranges(pages.start..pages.end + 1)) {
+            door.data(place.file.fid, range.start, range.end - range.start).await;
+        }
+        object.state.lock().pages.end_round(id);
+        object.changed.notify_waiters();
+        true
+    }
+
+    /// Makes the door forget pages that were filled to be read, because programs will be able to store into the file.
+    pub(crate) async fn forget_readable(&self, object: &Object) {
+        let Some(place) = object.place() else { return };
+        loop {
+            let readable = object.state.lock().pages.readable();
+            let Some(first) = readable.first() else { return };
+            for id in &readable {
+                while self.forget_pages(object, place, *id).await {}
+            }
+            object.wait_for(|state| (!state.pages.is_leaving(*first)).then_some(())).await;
+        }
+    }
+
+    /// Makes the door forget all that it has of an object whose locks are lost.
+    async fn forget_all(&self, object: &Object) {
+        let (Some(door), Some(place)) = (self.connection.mount().invalidate.get(), object.place()) else { return };
+        door.data(place.file.fid, 0, u64::MAX).await;
+        door.attributes(place.file.fid).await;
+    }
+
+    /// The server says that it has no such lock, under which this client read or wrote.
+    pub(super) fn handle_vanished(self: &Arc<Self>, object: &Arc<Object>, id: LockId) {
+        self.locks.lock().vanished(id);
+        object.state.lock().pages.lose(id);
+        self.start_forget_all(object);
     }
 
     /// Drops the lock and the bytes that only this lock covers, in one step, if none of the bytes is dirty.
@@ -216,8 +264,12 @@ impl Osc {
         let heirs = locks.other_writers(id);
         let given = locks.given(id);
         assert!(!matches!(given, Given::Again(_)), "extent lock {id:?} is to be given back in parts");
+        if given == Given::Stop {
+            state.pages.stop_forgetting(id);
+        }
         if given == Given::Send {
             assert!(locks.get(id).is_none(), "{id:?} is given back, and can be used");
+            state.pages.remove(id);
             if let Some(going) = going {
                 state.cache.drop_clean(going.ranges());
             }
@@ -274,6 +326,7 @@ impl Osc {
             let mut state = object.state.lock();
             state.unlearn();
             state.dirty_locks.clear();
+            state.pages.lose_all();
             if evicted {
                 let lost = state.cache.drop_ranges(&[Extent::ALL]);
                 self.account.lock().freed(lost.charge);
@@ -288,16 +341,17 @@ impl Osc {
             object.account(&state);
             drop(state);
             object.changed.notify_waiters();
-            self.start_invalidate_all(&object);
+            self.start_forget_all(&object);
         }
         self.room.notify_waiters();
         self.assert_sound();
     }
 
-    fn start_invalidate_all(self: &Arc<Self>, object: &Arc<Object>) {
+    /// Makes the door forget all of an object, in the background, because a lock is lost.
+    pub(super) fn start_forget_all(self: &Arc<Self>, object: &Arc<Object>) {
         if self.connection.mount().invalidate.get().is_some() {
             let (osc, object) = (self.clone(), object.clone());
-            self.spawn(async move { osc.invalidate(&object, LockMode::Pw, &RangeSet::ALL).await });
+            self.spawn(async move { osc.forget_all(&object).await });
         }
     }
 
@@ -324,21 +378,22 @@ fn extents_of(giving: &Giving) -> (LockMode, &RangeSet) {
     (*mode, ranges)
 }
 
-/// Exists while a door is being told to forget. The door may have to wait for a read that it has begun (a page fault), so
-/// reads under this very lock go on: see [`Osc::lock`].
-struct Hooking<'a>(&'a Object);
+/// Exists while a door forgets what a lock protects. The door may have to wait for a page that is being filled, so that goes on
+/// under this very lock: see [`Osc::lock`].
+struct Forgetting<'a>(&'a Place);
 
-impl Hooking<'_> {
-    fn begin(object: &Object) -> Hooking<'_> {
-        object.state.lock().begin_hook();
+impl Forgetting<'_> {
+    fn begin<'a>(object: &Object, place: &'a Place, id: LockId, mode: LockMode) -> Forgetting<'a> {
+        object.state.lock().pages.begin_forgetting(id, mode);
+        place.file.begin_forgetting();
         object.changed.notify_waiters();
-        Hooking(object)
+        Forgetting(place)
     }
 }
 
-impl Drop for Hooking<'_> {
+impl Drop for Forgetting<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().end_hook();
+        self.0.file.end_forgetting();
     }
 }
 

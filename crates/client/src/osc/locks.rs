@@ -1,9 +1,11 @@
 //! Gets extent locks: from the cache, or from the server, with one enqueue for all callers that want the same lock.
 //! `giving` gives them back; the owner decides what a lock means for data.
 
+use crate::lov::file_state::Pages;
 use crate::mount::connection::Caller;
 use crate::osc::Osc;
 use crate::osc::object::{Enqueueing, Object};
+use crate::osc::write::extent;
 use nacre_base::Errno;
 use nacre_ldlm::lock_cache::{Arrival, Cover, Giving, LockCache, Ticket, Want};
 use nacre_ldlm::{LockId, RangeSet};
@@ -11,6 +13,7 @@ use nacre_ptlrpc::CallOptions;
 use nacre_wire::Opcode;
 use nacre_wire::attr::ObjectAttr;
 use nacre_wire::ldlm::{Enqueue, EnqueueReply, LockKind, LockMode, enqueue_flags, reply_flags};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,9 +28,9 @@ pub(crate) struct Wanted {
     pub(crate) ranges: RangeSet,
     /// Ranges to request, exactly, if no cached lock covers `ranges`; none lets the server grant more than `ranges`.
     pub(crate) exactly: Option<RangeSet>,
-    /// True if a lock that was called back, and not yet given back, will do: for data that a door writes out because of
-    /// that callback.
-    pub(crate) under_callback: bool,
+    /// What a door may be unable to forget until the caller has its lock. Then a lock will do that is being given back, as long as
+    /// the door forgets what it protected.
+    pub(crate) held_up: HeldUp,
     /// Group of the lock, with mode GROUP; else 0.
     pub(crate) group: u64,
     /// Further bits of [`enqueue_flags`].
@@ -37,7 +40,7 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// A lock on these bytes or more.
     pub(crate) fn grown(mode: LockMode, ranges: RangeSet) -> Wanted {
-        Wanted { mode, ranges, exactly: None, under_callback: false, group: 0, flags: 0 }
+        Wanted { mode, ranges, exactly: None, held_up: HeldUp::Nothing, group: 0, flags: 0 }
     }
 
     /// A lock on exactly these bytes.
@@ -61,6 +64,16 @@ impl Wanted {
     fn want(&self) -> Want {
         Want::Extent { mode: self.mode, ranges: self.ranges.clone(), group: self.group }
     }
+}
+
+/// What a door cannot forget while an operation waits for a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeldUp {
+    Nothing,
+    /// Pages that the operation fills.
+    Pages,
+    /// What was stored into pages: the kernel writes nothing while the size changes.
+    Stores,
 }
 
 /// How an open file gets its locks, as its program has asked.
@@ -156,27 +169,68 @@ impl Osc {
 
     /// Finds a cached lock.
     pub(crate) fn find_lock(self: &Arc<Self>, object: &Object, ask: &Wanted) -> Option<LockGuard> {
-        let want = ask.want();
         let mut locks = self.locks.lock();
-        let mut found = locks.find(object.fid, &want);
-        if found.is_none() && ask.under_callback {
-            found = locks.find_even_called_back(object.fid, &want);
-        }
+        let found = locks.find(object.fid, &ask.want());
         // While the mutex is held, so that the epoch is the one of the lock.
         found.map(|id| self.guard(id, false))
     }
 
+    /// Finds a lock that is being given back, if a door may wait for this very operation to forget what the lock protected.
+    fn find_forgetting(self: &Arc<Self>, object: &Object, ask: &Wanted) -> Option<LockGuard> {
+        if ask.held_up == HeldUp::Nothing {
+            return None;
+        }
+        let mut locks = self.locks.lock();
+        let mut find =
+            |want| locks.find_even_called_back(object.fid, &want, |id| object.state.lock().pages.is_forgetting(id));
+        let mut found = find(ask.want());
+        // Nobody can store into the page yet, and before anybody can, it is forgotten once more.
+        let turns = || object.place().is_some_and(|place| place.file.pages() == Pages::Turning);
+        if found.is_none() && ask.held_up == HeldUp::Pages && ask.mode == LockMode::Pw && turns() {
+            found = find(Wanted { mode: LockMode::Pr, ..ask.clone() }.want());
+        }
+        found.map(|id| self.guard(id, false))
+    }
+
+    /// The lock that the page at `at` of the object was filled under, even if it is being given back, with the end of the pages
+    /// after it for which the same is true. None if that lock is lost.
+    pub(crate) fn lock_of_stored(self: &Arc<Self>, object: &Object, at: u64, end: u64) -> Option<(LockGuard, u64)> {
+        let mut locks = self.locks.lock();
+        let (id, filled) = object.state.lock().pages.stored(at)?;
+        let end = filled.min(end);
+        let Cover::Extent { mode, group, .. } = locks.get(id)?.1 else { return None };
+        let want = Want::Extent { mode: *mode, ranges: RangeSet::single(extent(&(at..end))), group: *group };
+        let found = locks.find_even_called_back(object.fid, &want, |other| other == id);
+        let found = found.unwrap_or_else(|| panic!("pages of {} at {at} were filled beyond {id:?}", object.fid));
+        Some((self.guard(found, false), end))
+    }
+
+    /// Pages of a range are about to be filled under a lock. Returns false if the caller needs another lock: this one is
+    /// about to go, or programs can store into the pages and it does not keep others from reading.
+    #[must_use = "a page must not be filled under a lock that goes"]
+    pub(crate) fn begin_fill(&self, guard: &LockGuard, object: &Object, range: &Range<u64>) -> bool {
+        let locks = self.locks.lock();
+        let Some((_, Cover::Extent { mode, .. })) = locks.get(guard.id) else { return false };
+        let place = object.place().expect("an object of a file that is read has a place in it");
+        let mut state = object.state.lock();
+        let suffices = *mode != LockMode::Pr
+            || match place.file.pages() {
+                Pages::Read => true,
+                Pages::Turning => state.pages.is_forgetting(guard.id),
+                Pages::Stored => false,
+            };
+        suffices && !guard.is_lost() && state.pages.fill(guard.id, *mode, extent(range), self.now())
+    }
+
     /// Gets a lock that covers the wanted ranges: from the cache, or from the server.
     ///
-    /// A read may use a lock that is being given back while the door is told to forget what the lock protects: the door
-    /// may wait for this very read.
+    /// See [`HeldUp`] for locks that are being given back.
     pub(crate) async fn lock(
         self: &Arc<Self>,
         caller: &Caller,
         object: &Arc<Object>,
         wanted: &Wanted,
     ) -> Result<LockGuard, Errno> {
-        let reads = wanted.mode == LockMode::Pr;
         if wanted.group != 0 {
             return self.group_lock(caller, object, wanted).await;
         }
@@ -184,37 +238,34 @@ impl Osc {
             if let Some(guard) = self.find_lock(object, wanted) {
                 return Ok(guard);
             }
-            let (others, hooks, seen) = {
+            let (others, seen) = {
                 let mut state = object.state.lock();
                 let shares = !self.only_grown_locks.load(Ordering::Relaxed);
                 let others = shares && state.enqueues.iter().any(|e| e.may_serve(wanted.mode, &wanted.ranges));
                 if !others {
                     state.enqueues.push(wanted.enqueueing());
                 }
-                let (hooks, seen) = state.hooks();
-                (others, hooks, seen)
+                (others, state.pages.begun())
             };
             let answer = (!others).then(|| self.ask_server(caller, object, wanted));
-            if reads && hooks > 0 {
-                let even = Wanted { under_callback: true, ..wanted.clone() };
-                if let Some(guard) = self.find_lock(object, &even) {
-                    return Ok(guard);
-                }
+            if let Some(guard) = self.find_forgetting(object, wanted) {
+                return Ok(guard);
             }
-            let hooked = object.wait_for(|state| (reads && state.hooks().1 != seen).then_some(()));
+            let waits = wanted.held_up != HeldUp::Nothing;
+            let forgetting = object.wait_for(|state| (waits && state.pages.begun() != seen).then_some(()));
             let served = |e: &Enqueueing| e.may_serve(wanted.mode, &wanted.ranges);
             match answer {
                 Some(answer) => tokio::select! {
                     biased;
                     answer = answer => return answer.unwrap_or(Err(Errno::ESHUTDOWN)),
-                    () = hooked => {}
+                    () = forgetting => {}
                 },
                 None => {
                     let over = object.wait_for(|state| (!state.enqueues.iter().any(served)).then_some(()));
                     tokio::select! {
                         biased;
                         () = over => {}
-                        () = hooked => {}
+                        () = forgetting => {}
                     }
                 }
             }

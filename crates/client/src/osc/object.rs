@@ -8,6 +8,7 @@ use crate::cache::object::ObjectCache;
 use crate::lov::file_state::FileState;
 use crate::lov::plan::StripeMap;
 use crate::mount::connection::Caller;
+use crate::osc::pages::KernelPages;
 use nacre_base::{Errno, Fid, FxHashMap, Timestamp};
 use nacre_ldlm::{Extent, LockId, RangeSet};
 use nacre_wire::attr::ObjectAttr;
@@ -85,9 +86,8 @@ pub(crate) struct ObjectState {
     pub(crate) fill_waiters: FxHashMap<FillTicket, Vec<oneshot::Sender<()>>>,
     /// Enqueues under way.
     pub(crate) enqueues: Vec<Enqueueing>,
-    /// How many locks are being given back for which a door is forgetting the data, and how many were in all.
-    hooks: u32,
-    hooks_begun: u64,
+    /// What a door's kernel may have of the object.
+    pub(crate) pages: KernelPages,
     /// True if this client has ever changed the object's data. Then the version that it knows may not be that of the data.
     is_changed_here: bool,
 }
@@ -306,24 +306,6 @@ impl ObjectState {
         let dirty = self.cache.dirty_bytes();
         assert!(dirty == 0 || self.writer.is_some(), "{dirty} dirty bytes are nobody's");
         assert!(self.cache.writing_bytes() == 0 || self.is_flushing(), "bytes are on their way in no flush");
-    }
-
-    /// Begins to tell a door to forget.
-    pub(crate) fn begin_hook(&mut self) {
-        self.hooks += 1;
-        self.hooks_begun += 1;
-    }
-
-    /// A door has forgotten.
-    pub(crate) fn end_hook(&mut self) {
-        assert!(self.hooks > 0, "a door has forgotten, of which {} were told in all", self.hooks_begun);
-        self.hooks -= 1;
-    }
-
-    /// How many doors are being told to forget, and how many were in all.
-    pub(crate) fn hooks(&self) -> (u32, u64) {
-        assert!(u64::from(self.hooks) <= self.hooks_begun, "{} doors of {} told", self.hooks, self.hooks_begun);
-        (self.hooks, self.hooks_begun)
     }
 
     /// Removes an enqueue that has ended from [`ObjectState::enqueues`].

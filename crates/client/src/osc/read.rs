@@ -190,7 +190,7 @@ impl Osc {
             None => {
                 let answer = self.read_rpc(caller, object.fid, &fill.request.extents, guard.id.0).await;
                 if answer.as_ref().err() == Some(&Errno::ESTALE) {
-                    self.locks.lock().vanished(guard.id);
+                    self.handle_vanished(&object, guard.id);
                 }
                 let (replies, attr) = self.or_lost(guard, answer)?;
                 (replies, Some(attr))

@@ -28,7 +28,7 @@ impl Osc {
 
     /// Forgets a lock that the server does not give back, and the clean bytes that no other lock covers: other clients may
     /// change them.
-    fn lose_lock(&self, id: LockId, fid: Fid) {
+    fn lose_lock(self: &Arc<Self>, id: LockId, fid: Fid) {
         let object = self.known_object(fid);
         let mut locks = self.locks.lock();
         let gone = match (locks.get(id), locks.others_cover(id, LockMode::Pr)) {
@@ -40,10 +40,13 @@ impl Osc {
         let (Some(object), Some(gone)) = (object, gone) else { return };
         let mut state = object.state.lock();
         state.cache.drop_clean(gone.ranges());
+        state.pages.lose(id);
         object.account(&state);
+        drop(state);
+        self.start_forget_all(&object);
     }
 
-    async fn replay_lock(&self, id: LockId, object: Fid, cover: Cover) -> Result<(), RpcError> {
+    async fn replay_lock(self: &Arc<Self>, id: LockId, object: Fid, cover: Cover) -> Result<(), RpcError> {
         let Cover::Extent { mode, ranges, group } = cover else { return Ok(()) };
         let (start, end, more) = ranges.to_wire();
         let body = Enqueue {

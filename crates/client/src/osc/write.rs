@@ -202,15 +202,30 @@ impl Osc {
             true => Some(self.lock(caller, object, &ask).await?),
             false => self.find_lock(object, &ask),
         };
-        self.flush_range(object, &range).await;
-        let lock = guard.as_ref().map_or(0, |guard| guard.id.0);
-        match self.read_one(caller, object.fid, range.clone(), lock).await {
-            Err(Errno::ESTALE) if lock != 0 => {
-                drop(guard);
-                self.read_one(caller, object.fid, range, 0).await
+        if let Some(guard) = guard {
+            match self.read_under(&guard, object, caller, range.clone()).await {
+                Err(Errno::ESTALE) => {}
+                answer => return answer,
             }
-            answer => answer,
         }
+        self.flush_range(object, &range).await;
+        self.read_one(caller, object.fid, range, 0).await
+    }
+
+    /// Reads around the cache, under a lock; ESTALE if the lock is lost.
+    pub(crate) async fn read_under(
+        self: &Arc<Self>,
+        guard: &LockGuard,
+        object: &Arc<Object>,
+        caller: &Caller,
+        range: Range<u64>,
+    ) -> Result<Payload, Errno> {
+        self.flush_range(object, &range).await;
+        let answer = self.read_one(caller, object.fid, range, guard.id.0).await;
+        if answer.as_ref().err() == Some(&Errno::ESTALE) {
+            self.handle_vanished(object, guard.id);
+        }
+        answer
     }
 
     /// Writes around the cache under a lock.

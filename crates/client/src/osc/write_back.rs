@@ -314,7 +314,7 @@ impl Osc {
         drop(whole);
         if answer.as_ref().err() == Some(&Errno::ESTALE) && out.write.lock != 0 {
             // The server was restarted, and has no such lock.
-            self.locks.lock().vanished(LockId(out.write.lock));
+            self.handle_vanished(object, LockId(out.write.lock));
             out.write.lock = 0;
             answer = self.write_unless_evicted(&out.write, evictions).await;
         }

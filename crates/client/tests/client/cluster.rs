@@ -243,6 +243,11 @@ impl TestClient {
         self.read(file, offset, len).await.unwrap().to_bytes().to_vec()
     }
 
+    /// Fills one page, as a door does for the kernel.
+    pub(crate) async fn fill_page(&self, file: &OpenFile, offset: u64) -> Vec<u8> {
+        self.fill(file, offset, 4096, 4096).await.unwrap().to_bytes().to_vec()
+    }
+
     pub(crate) async fn stat(&self, fid: Fid) -> Attr {
         self.getattr(&root(), fid).await.unwrap()
     }

@@ -9,6 +9,7 @@ mod data;
 mod data_coherence;
 mod failures;
 mod far_names;
+mod kernel_pages;
 mod lock_volume;
 mod locks;
 mod metadata_cache;

@@ -18,6 +18,7 @@ pub(crate) mod metrics;
 pub(crate) mod monitoring;
 pub(crate) mod networks;
 pub(crate) mod options;
+mod pages;
 mod pcc;
 pub(crate) mod posix;
 pub(crate) mod power_cut;
@@ -42,6 +43,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(handles::all());
     all.extend(flags::all());
     all.extend(options::all());
+    all.extend(pages::all());
     all.extend(pcc::all());
     all.extend(monitoring::all());
     all.extend(fsx::all());

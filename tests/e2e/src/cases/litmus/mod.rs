@@ -20,6 +20,7 @@ mod rename;
 mod set_id;
 mod size;
 pub(crate) mod steps;
+pub(crate) mod stores;
 mod times;
 
 use crate::case::Case;
@@ -31,6 +32,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(size::all());
     all.extend(punch::all());
     all.extend(mmap::all());
+    all.extend(stores::all());
     all.extend(direct::all());
     all.extend(open_files::all());
     all.extend(rename::all());

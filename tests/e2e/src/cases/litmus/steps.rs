@@ -26,12 +26,12 @@ pub(super) fn any_mount<'a>(env: &'a Env, random: &mut Prng) -> &'a Path {
 }
 
 /// An empty file, open for reading and writing.
-pub(super) fn new_file(path: &Path) -> Outcome<File> {
+pub(crate) fn new_file(path: &Path) -> Outcome<File> {
     File::options().read(true).write(true).create(true).truncate(true).open(path).context("create")
 }
 
 /// A file that is there, open for reading and writing.
-pub(super) fn open(path: &Path) -> Outcome<File> {
+pub(crate) fn open(path: &Path) -> Outcome<File> {
     File::options().read(true).write(true).open(path).context("open")
 }
 
