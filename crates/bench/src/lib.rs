@@ -5,6 +5,7 @@
 mod applications;
 mod instance;
 mod load;
+mod mapping;
 mod obdfilter_survey;
 mod object_survey;
 mod output;

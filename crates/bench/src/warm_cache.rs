@@ -2,6 +2,7 @@
 //! the local disk's page cache. The requests sent meanwhile are counted: there should be none.
 
 use crate::load;
+use crate::mapping::Mapping;
 use crate::output::{self, median};
 use crate::places::{PLACES, Place, Places};
 use crate::sizes::parse_size;
@@ -12,6 +13,7 @@ use nacre_experiment::plot::{Bars, svg_bars};
 use serde::Serialize;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -24,7 +26,7 @@ pub(crate) struct WarmCache {
     /// Bytes of the file that is read again
     #[arg(long, default_value = "256M", value_parser = parse_size)]
     size: u64,
-    /// Bytes of it that are read by 4 KiB
+    /// Bytes of it that are read by 4 KiB, and half of those that are mapped
     #[arg(long, default_value = "64M", value_parser = parse_size)]
     size_small: u64,
     /// Files of the tree
@@ -42,19 +44,26 @@ pub(crate) struct WarmCache {
 #[derive(Debug, Clone, Copy)]
 enum What {
     ReadLarge,
+    /// Four jobs, each a quarter of the file.
+    ReadLargeByFour,
     ReadSmall,
+    /// One byte of each page of a new mapping.
+    Touch,
     Stat,
     List,
     Open,
 }
 
-const ALL: [What; 5] = [What::ReadLarge, What::ReadSmall, What::Stat, What::List, What::Open];
+const ALL: [What; 7] =
+    [What::ReadLarge, What::ReadLargeByFour, What::ReadSmall, What::Touch, What::Stat, What::List, What::Open];
 
 impl What {
     fn name(self) -> &'static str {
         match self {
             What::ReadLarge => "read 1 MiB",
+            What::ReadLargeByFour => "read 1 MiB, 4 jobs",
             What::ReadSmall => "read 4 KiB",
+            What::Touch => "map, touch each page",
             What::Stat => "stat",
             What::List => "list, per entry",
             What::Open => "open, close",
@@ -63,7 +72,7 @@ impl What {
 
     fn unit(self) -> &'static str {
         match self {
-            What::ReadLarge | What::ReadSmall => "MB/s",
+            What::ReadLarge | What::ReadLargeByFour | What::ReadSmall | What::Touch => "MB/s",
             What::Stat | What::List | What::Open => "op/s",
         }
     }
@@ -79,9 +88,12 @@ struct Row {
     null_fuse: f64,
     local_disk: f64,
     percent_of_null_fuse: f64,
+    percent_of_local_disk: f64,
     /// Requests that Nacre's client sent during all timed passes.
     rpcs: u64,
 }
+
+const PAGE: usize = 4096;
 
 /// Number of directories of the tree.
 const DIRECTORIES: u32 = 20;
@@ -137,8 +149,10 @@ fn measure(args: &WarmCache, bar: &ProgressBar) -> Result<Vec<Row>, String> {
 }
 
 fn row(what: What, [local_disk, null_fuse, nacre]: [f64; 3], rpcs: u64) -> Row {
-    let percent_of_null_fuse = 100.0 * nacre / null_fuse;
-    Row { what: what.name(), unit: what.unit(), nacre, null_fuse, local_disk, percent_of_null_fuse, rpcs }
+    let percent_of = |other| 100.0 * nacre / other;
+    let (percent_of_null_fuse, percent_of_local_disk) = (percent_of(null_fuse), percent_of(local_disk));
+    let (what, unit) = (what.name(), what.unit());
+    Row { what, unit, nacre, null_fuse, local_disk, percent_of_null_fuse, percent_of_local_disk, rpcs }
 }
 
 fn make(dir: &Path, args: &WarmCache) -> io::Result<Cached> {
@@ -154,8 +168,23 @@ fn make(dir: &Path, args: &WarmCache) -> io::Result<Cached> {
 /// Runs one pass over everything. Returns MB, or the number of operations.
 fn pass(what: What, cached: &Cached, args: &WarmCache) -> io::Result<f64> {
     match what {
-        What::ReadLarge => read(&cached.stream, args.size, load::BLOCK),
-        What::ReadSmall => read(&cached.stream, args.size.min(args.size_small), 4096),
+        What::ReadLarge => read(&cached.stream, 0..args.size, load::BLOCK),
+        What::ReadLargeByFour => {
+            let quarter = args.size / 4;
+            let read_quarter = |n| read(&cached.stream, n * quarter..(n + 1) * quarter, load::BLOCK);
+            std::thread::scope(|scope| {
+                let jobs: Vec<_> = (0..4).map(|n| scope.spawn(move || read_quarter(n))).collect();
+                let joined = jobs.into_iter().map(|job| job.join().map_err(|_| io::Error::other("a job panicked"))?);
+                joined.sum()
+            })
+        }
+        What::ReadSmall => read(&cached.stream, 0..args.size.min(args.size_small), PAGE),
+        What::Touch => {
+            let len = args.size.min(2 * args.size_small);
+            let map = Mapping::new(&File::open(&cached.stream)?, len as usize, libc::PROT_READ)?;
+            std::hint::black_box(map.bytes().iter().step_by(PAGE).map(|byte| u64::from(*byte)).sum::<u64>());
+            Ok(len as f64 / 1e6)
+        }
         What::Stat => {
             cached.files.iter().try_for_each(|f| std::fs::symlink_metadata(f).map(drop))?;
             Ok(cached.files.len() as f64)
@@ -177,17 +206,17 @@ fn pass(what: What, cached: &Cached, args: &WarmCache) -> io::Result<f64> {
     }
 }
 
-fn read(path: &Path, size: u64, block: usize) -> io::Result<f64> {
+fn read(path: &Path, range: Range<u64>, block: usize) -> io::Result<f64> {
     let file = File::open(path)?;
     let mut buffer = vec![0; block];
-    let mut at = 0;
-    while at < size {
+    let mut at = range.start;
+    while at < range.end {
         match file.read_at(&mut buffer, at)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             n => at += n as u64,
         }
     }
-    Ok(size as f64 / 1e6)
+    Ok((range.end - range.start) as f64 / 1e6)
 }
 
 /// Requests that the client has sent to MDT and OSTs, except those that a timer sends.
@@ -209,7 +238,7 @@ fn is_request(name: &str) -> bool {
 }
 
 fn print_rows(args: &WarmCache, rows: &[Row]) {
-    let header = ["", "nacre", "null FUSE", "local disk", "of null FUSE", "RPCs"];
+    let header = ["", "nacre", "null FUSE", "local disk", "of null FUSE", "of local disk", "RPCs"];
     let cells = rows.iter().map(|r| {
         let rate = |v: f64| format!("{v:.0} {}", r.unit);
         vec![
@@ -218,6 +247,7 @@ fn print_rows(args: &WarmCache, rows: &[Row]) {
             rate(r.null_fuse),
             rate(r.local_disk),
             format!("{:.0} %", r.percent_of_null_fuse),
+            format!("{:.0} %", r.percent_of_local_disk),
             r.rpcs.to_string(),
         ]
     });

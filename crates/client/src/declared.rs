@@ -43,6 +43,13 @@ pub const PARAMS: &[Declared] = &[
     Declared::local(LLITE, "read_ahead_stats", Kind::Statistics, "", "How reads met what was in memory."),
     Declared::local(
         LLITE,
+        "kernel_cache",
+        Kind::Statistics,
+        "",
+        "What the kernel keeps of the mount's files in pages of 4 KiB, and what became of such pages.",
+    ),
+    Declared::local(
+        LLITE,
         "statahead_stats",
         Kind::Statistics,
         "",

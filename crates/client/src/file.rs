@@ -9,13 +9,13 @@ pub use advice::Advice;
 use crate::cache::read_ahead::ReadAhead;
 use crate::cache::tiling::Reader;
 use crate::llite::{Client, Reported, Sizes};
-use crate::lov::file_state::{FileState, Pages, Stores};
+use crate::lov::file_state::{FileState, Pages, Use};
 use crate::lov::merge;
 use crate::lov::{FILE_SIZE_MAX, ForDoor, Striped, Way, Written};
 use crate::mdc::Mdc;
 use crate::mount::connection::Caller;
 use crate::rules::AccessTimes;
-use crate::stats::Op;
+use crate::stats::{Op, ReadAheadStats};
 use advice::FileAdvice;
 use bytes::Bytes;
 use nacre_base::{Errno, Fid, Payload, Timestamp};
@@ -47,8 +47,7 @@ pub struct OpenFile {
     handle: u64,
     /// State shared by all who use the file in this mount.
     shared: Arc<FileState>,
-    /// Present if programs can store into pages through this open file.
-    stores: Option<Stores>,
+    in_use: Use,
     ahead: Mutex<ReadAhead>,
     /// How this open file gets its write locks; set by the first write.
     writer: OnceLock<Arc<Mutex<SharedWrite>>>,
@@ -95,7 +94,7 @@ impl OpenFile {
         };
         let (fid, handle) = (reply.attr.fid, reply.handle);
         // A file that is open for writing only cannot be mapped.
-        let stores = (flags & O_ACCMODE == O_RDWR && reply.attr.is_file()).then(|| shared.begin_stores());
+        let in_use = shared.begin_use(flags & O_ACCMODE == O_RDWR && reply.attr.is_file());
         let ahead = Mutex::new(ReadAhead::new(Reader::new(shared.tiling.clone())));
         OpenFile {
             fid,
@@ -104,7 +103,7 @@ impl OpenFile {
             caller,
             handle,
             shared,
-            stores,
+            in_use,
             ahead,
             writer: OnceLock::new(),
             is_dir: reply.attr.is_dir(),
@@ -337,7 +336,7 @@ impl Client {
         let (created, mut attr) = (reply.created, reply.attr.clone());
         let shared = self.lov.file(reply.attr.fid);
         let file = Arc::new(OpenFile::new(caller, cred, body.flags, reply, shared));
-        if file.stores.is_some() {
+        if file.in_use.stores {
             match file.known_layout() {
                 Some(layout) => self.lov.forget_readable(&file.shared, &layout).await,
                 None => file.shared.set_pages(Pages::Stored),
@@ -450,10 +449,15 @@ impl Client {
             match self.lov.fill(&caller, &striped, &file.ahead, offset, len, for_door).await {
                 Err(Errno::ENOENT) if self.has_lost(file, &layout).await? => {}
                 Err(Errno::ESTALE) => {}
+                Err(Errno::EAGAIN) => {
+                    ReadAheadStats::count(&self.mount.page_counts.refused, len);
+                    return Err(Errno::EAGAIN);
+                }
                 filled => {
                     let data = filled?;
                     // As in `read`.
                     if Arc::ptr_eq(&self.newest_layout(file, &layout).await?, &layout) {
+                        ReadAheadStats::count(&self.mount.page_counts.filled, data.len() as u64);
                         self.stats.count(Op::ReadBytes, data.len() as u64);
                         return Ok(data);
                     }
@@ -461,6 +465,17 @@ impl Client {
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// The size of the file as far as this client has heard of it, perhaps by the way.
+    pub fn size_seen(&self, file: &OpenFile) -> u64 {
+        file.known_layout().map_or(0, |layout| self.lov.size_seen(&layout))
+    }
+
+    /// Records that what a program stored into a page cannot be written.
+    pub fn report_lost_store(&self, file: &OpenFile) {
+        ReadAheadStats::count(&self.mount.page_counts.lost, 1);
+        file.shared.report(Errno::EIO);
     }
 
     /// True if a door may have the kernel read an open file of `size` bytes through pages. They are of no use where other clients
@@ -562,6 +577,8 @@ impl Client {
         let now = self.mount.rt.wall();
         let written = self.lov.write_stored(&self.caller_for(file), &file.striped(layout), now, offset, &data).await;
         // The kernel tells it msync, but not everybody who closes the file.
+        let counts = &self.mount.page_counts;
+        ReadAheadStats::count(if written.is_ok() { &counts.stored } else { &counts.lost }, bytes as u64);
         written.inspect_err(|error| file.shared.report(*error))?;
         self.finish_write(file, Written { bytes, error: None }).await
     }

@@ -26,7 +26,7 @@ use directory::Directory;
 use history::{History, Part, Touch};
 use nacre_base::{Errno, Fid, FxHashMap, Time, Timestamp};
 use nacre_ldlm::LockId;
-use nacre_ldlm::lock_cache::{Arrival, Blocking, Cover, Giving, LockCache, LruLimits, Ticket, Want};
+use nacre_ldlm::lock_cache::{Arrival, Blocking, Cover, Giving, LockCache, LruLimits, Ticket, Want, Weight};
 use nacre_wire::attr::{Attr, CAPABILITY, Credentials};
 use nacre_wire::layout::Layout;
 use nacre_wire::ldlm::inode_bits::{ALL, LAYOUT, LOOKUP, PERM, UPDATE, XATTR};
@@ -395,7 +395,7 @@ impl InodeCache {
 
     /// Gives back locks that are too many or too old.
     fn shrink(&mut self, now: Time) {
-        for giving in self.locks.shrink(now, &self.limits, self.volume, |_, _| false) {
+        for giving in self.locks.shrink(now, &self.limits, self.volume, |_, _, _| Weight::Light) {
             self.give(giving);
         }
     }

@@ -16,7 +16,7 @@ use crate::mount::targets::{Registry, Targets};
 use crate::params;
 use crate::rules::{MountRules, Rules};
 use crate::statahead::Statahead;
-use crate::stats::{Op, Stats};
+use crate::stats::{Op, PageCounts, Stats};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use nacre_base::param::Params;
@@ -187,6 +187,7 @@ impl Client {
         }
         let rt = node.rt().child(format!("mount of {}", config.fsname));
         let mount = Arc::new(Mount {
+            page_counts: PageCounts::default(),
             node: node.clone(),
             client: config.client.unwrap_or_else(|| Uuid::from_random(rt.random(), rt.random())),
             client_name: config.client_name.as_str().into(),

@@ -333,6 +333,16 @@ impl Lov {
         layout.stripes().map(|(_, _, stripe)| known(stripe)).collect()
     }
 
+    /// The size of a file by what is known of its objects, whether locks keep it true or not.
+    pub(crate) fn size_seen(&self, layout: &Layout) -> u64 {
+        let seen = |stripe: &Stripe| {
+            let object = self.targets.known_osc(stripe.ost)?.known_object(stripe.object)?;
+            let size = object.state.lock().size();
+            Some(size)
+        };
+        layout.file_size(layout.stripes().map(|(_, _, stripe)| seen(stripe).unwrap_or(0)))
+    }
+
     /// The attributes of all objects, or none if some are unknown; an object not yet in use here is empty if
     /// `began_empty`.
     pub(crate) fn known_or_new(&self, layout: &Layout, began_empty: bool) -> Option<Vec<ObjectAttr>> {

@@ -12,6 +12,7 @@ pub(crate) mod targets;
 use crate::cache::memory::Memory;
 use crate::far::Far;
 use crate::rules::Rules;
+use crate::stats::PageCounts;
 use callback_service::{CallbackService, Callbacks};
 use invalidate::Invalidator;
 use nacre_base::param::Params;
@@ -41,6 +42,8 @@ pub(crate) struct Mount {
     pub(crate) checksums: bool,
     /// Tells the door what it must forget when a lock is called back.
     pub(crate) invalidate: Invalidator,
+    /// `llite.*.kernel_cache`.
+    pub(crate) page_counts: PageCounts,
     pub(crate) callbacks: Arc<Callbacks>,
     /// Cached file data.
     pub(crate) memory: Arc<Memory>,

@@ -283,8 +283,8 @@ impl Osc {
         let (limits, volume) = (*self.lru.lock(), self.connection.lock_volume());
         let (givings, expiry) = {
             let mut locks = self.locks.lock();
-            let is_heavy = |fid, cover: &Cover| self.is_dirty_under(fid, cover);
-            (locks.shrink(self.now(), &limits, volume, is_heavy), locks.next_expiry(&limits, volume))
+            let weigh = |id, fid, cover: &Cover| self.weigh(id, fid, cover);
+            (locks.shrink(self.now(), &limits, volume, weigh), locks.next_expiry(&limits, volume))
         };
         self.start_giving_unused(givings);
         // A silent client does not learn that it was evicted, and goes on believing its cache; nor does it learn the lock

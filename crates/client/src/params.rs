@@ -42,6 +42,7 @@ pub(crate) fn add_mount(params: &Params, client: &Client) {
     add_jobs(params, client.jobs());
     add_memory(params, &llite, &client.mount);
     add_disk_cache(params, &llite, &client.mount);
+    add_kernel_cache(params, &llite, client);
     add_statahead(params, &llite, client);
 
     let lov = format!("lov.{fsname}-clilov-{instance}");
@@ -107,6 +108,28 @@ fn add_memory(params: &Params, llite: &str, mount: &Arc<Mount>) {
     for (name, value) in names.into_iter().zip(&mount.memory.read_ahead_mb) {
         params.add_number(format!("{llite}.{name}"), value.clone(), 0..=1 << 20);
     }
+}
+
+/// What the kernel has of the mount's files, and what became of its pages. Writing clears the counts.
+fn add_kernel_cache(params: &Params, llite: &str, client: &Client) {
+    let (shown, cleared) = (Arc::downgrade(&client.mount), Arc::downgrade(&client.mount));
+    let targets = Arc::downgrade(&client.targets);
+    let show = move || {
+        let mut fields = Fields::default();
+        let (mount, targets) = (shown.upgrade()?, targets.upgrade()?);
+        let held = targets.table().osts.values().map(|osc| osc.page_bytes()).sum::<u64>();
+        fields.push("held_pages", held.div_ceil(PAGE_SIZE));
+        for (name, count) in mount.page_counts.all() {
+            fields.push(name, count.load(Ordering::Relaxed));
+        }
+        Some(fields)
+    };
+    let clear = move |_: &str| {
+        let mount = cleared.upgrade().ok_or("the mount is gone")?;
+        mount.page_counts.all().iter().for_each(|(_, count)| count.store(0, Ordering::Relaxed));
+        Ok(())
+    };
+    params.add_rw(format!("{llite}.kernel_cache"), show, clear);
 }
 
 /// Contents and counts of the cache on disk. The parameter has no value in a mount without one.

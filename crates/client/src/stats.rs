@@ -151,6 +151,40 @@ impl ReadAheadStats {
     }
 }
 
+/// What became of the pages that doors' kernels keep: `llite.*.kernel_cache`, in pages of 4 KiB, but for rounds and held_back, which
+/// count rounds of forgetting and fills.
+#[derive(Debug, Default)]
+pub(crate) struct PageCounts {
+    /// Filled.
+    pub(crate) filled: AtomicU64,
+    /// Refused together, to be asked for one by one.
+    pub(crate) refused: AtomicU64,
+    /// Fills that waited until others could forget.
+    pub(crate) held_back: AtomicU64,
+    /// Rounds in which the kernel was told to forget pages, and the pages.
+    pub(crate) rounds: AtomicU64,
+    pub(crate) forgotten: AtomicU64,
+    /// Written out after programs had stored into them.
+    pub(crate) stored: AtomicU64,
+    /// Stored into, and not written, because the lock was lost or for another error.
+    pub(crate) lost: AtomicU64,
+}
+
+impl PageCounts {
+    /// The counters by name.
+    pub(crate) fn all(&self) -> [(&'static str, &AtomicU64); 7] {
+        [
+            ("filled_pages", &self.filled),
+            ("refused_pages", &self.refused),
+            ("held_back_fills", &self.held_back),
+            ("rounds", &self.rounds),
+            ("forgotten_pages", &self.forgotten),
+            ("stored_pages", &self.stored),
+            ("lost_pages", &self.lost),
+        ]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

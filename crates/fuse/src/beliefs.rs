@@ -64,6 +64,11 @@ impl Beliefs {
         Ok(())
     }
 
+    /// Makes the kernel ask for the attributes of a node, as stat(2) would.
+    pub(crate) async fn refresh(&self, node: u64) -> Result<(), Errno> {
+        self.look(node, true).await.map(drop)
+    }
+
     /// The kernel's belief; `refresh`: after it has asked this process.
     async fn look(&self, node: u64, refresh: bool) -> Result<RunsAs, Errno> {
         // The semaphore is never closed.

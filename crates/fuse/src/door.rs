@@ -151,6 +151,22 @@ impl Door {
         Opened { handle, flags: way | OpenFlags::KEEP_CACHE }
     }
 
+    /// True if the file is longer than the kernel has been told.
+    fn has_grown(&self, node: u64, file: &OpenFile) -> bool {
+        self.nodes.has_grown_to(node, self.client.size_seen(file))
+    }
+
+    /// Makes the kernel ask for the size of a file that has become longer: before that, a mapping cannot be used beyond the old
+    /// size. From a task of its own, because the kernel then drops the page that is just being filled.
+    fn tell_growth(&self, node: u64) {
+        if let Some(Some(beliefs)) = self.beliefs.get() {
+            let beliefs = beliefs.clone();
+            self.rt.spawn(async move {
+                let _ = beliefs.refresh(node).await;
+            });
+        }
+    }
+
     /// Finds the inode of a file handle whose node the kernel has forgotten (`.`), or a directory's parent, to connect it
     /// with the root (`..`). The kernel asks this, on behalf of no program, in open_by_handle_at(2) and in its NFS
     /// server.
@@ -290,6 +306,7 @@ impl Handler for Door {
     }
 
     async fn set_attr(self: Arc<Self>, ctx: Context, op: request::SetAttr, reply: ReplyAttr) {
+        let _growth = op.size.map(|_| self.nodes.begin_growth(op.node));
         self.created.lock().remove(&op.node);
         let now = self.rt.wall();
         let time = |t: SetTime| match t {
@@ -463,7 +480,11 @@ impl Handler for Door {
                 if !through_pages {
                     self.nodes.used(op.node, |used| used.mapped = true);
                 }
-                return client.fill(&file, op.offset, len, page_size() as usize).await;
+                let filled = client.fill(&file, op.offset, len, page_size() as usize).await;
+                if self.has_grown(op.node, &file) {
+                    self.tell_growth(op.node);
+                }
+                return filled;
             }
             let data = client.read(&file, op.offset, len).await?;
             self.nodes.used(op.node, |used| used.read = used.read.saturating_add(data.len() as u64));
@@ -476,6 +497,7 @@ impl Handler for Door {
     }
 
     async fn write(self: Arc<Self>, ctx: Context, op: request::Write, reply: ReplyWrite) {
+        let _growth = (!op.from_cache).then(|| self.nodes.begin_growth(op.node));
         let written = async {
             let file = self.file(op.handle)?;
             // As on local file systems, a store into a mapping removes no set-id bits. The program that made it is not
@@ -487,7 +509,15 @@ impl Handler for Door {
             // Pages of a shared mapping keep their offsets, even if the file is open for appending.
             let data = Payload::from(op.data);
             if op.from_cache {
-                self.client.write_stored(&file, op.offset, data).await
+                let len = data.len() as u64;
+                let written = self.client.write_stored(&file, op.offset, data).await?;
+                // The kernel writes no page beyond the size that it knows, whatever was stored there.
+                let is_cut = !(op.offset + len).is_multiple_of(page_size().into());
+                if is_cut && self.has_grown(op.node, &file) {
+                    self.client.report_lost_store(&file);
+                    return Err(Errno::EIO);
+                }
+                Ok(written)
             } else {
                 self.client_for_io(&ctx).await.write(&file, op.offset, data).await
             }
@@ -651,11 +681,16 @@ impl Handler for Door {
     }
 
     async fn fallocate(self: Arc<Self>, ctx: Context, op: request::Fallocate, reply: ReplyEmpty) {
+        let _growth = self.nodes.begin_growth(op.node);
         let done = async {
             let file = self.file(op.handle)?;
             // The request does not say whether the caller has CAP_FSETID.
             self.client.drop_privileges(&file, ctx.uid != 0).await?;
-            self.client.fallocate(&file, op.mode, op.offset, op.length).await
+            self.client.fallocate(&file, op.mode, op.offset, op.length).await?;
+            if op.mode & libc::FALLOC_FL_KEEP_SIZE as u32 == 0 {
+                self.nodes.wrote(op.node, op.offset.saturating_add(op.length));
+            }
+            Ok(())
         };
         reply.result(done.await);
     }

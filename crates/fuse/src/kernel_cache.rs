@@ -18,7 +18,7 @@ use std::time::Duration;
 const VALID: Duration = Duration::from_secs(3600);
 /// Files of up to this size are read through the kernel's pages from the first time on. Larger ones are streamed around them, which
 /// costs less, until they are read again.
-const SMALL: u64 = 1 << 20;
+const SMALL: u64 = 16 << 20;
 /// How long the kernel usually needs at most to drop pages, even if it has to write some of them.
 const DROPPED_WITHIN: Duration = Duration::from_secs(10);
 /// Pauses while a reply is on its way that makes an inode known to the kernel: the first, and the longest.

@@ -4,6 +4,7 @@ use crate::lists::List;
 use crate::runs_as::{RunsAs, Told};
 use nacre_base::{Fid, FxHashMap};
 use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// Nodes that the kernel knows. The node of a file is its inode number, and leads back to the FID. So file handles, which
 /// the kernel derives from nodes, are valid for as long as the file exists, on this mount and on others. Only FIDs that
@@ -20,6 +21,8 @@ struct Known {
     fid: Fid,
     lookups: u64,
     use_of_data: UseOfData,
+    /// Operations of the kernel's under way that may make the file longer.
+    growing: u32,
     /// The largest size that the kernel may believe, since it was last told a complete one.
     size: u64,
     /// The set-id rights with which the kernel may run the file.
@@ -86,6 +89,19 @@ impl Nodes {
         known.size
     }
 
+    /// An operation of the kernel's begins that may make the file longer; the kernel will know the new size when it is answered.
+    pub(crate) fn begin_growth(self: &Arc<Self>, node: u64) -> Growth {
+        if let Some(known) = self.0.lock().by_node.get_mut(&node) {
+            known.growing += 1;
+        }
+        Growth(self.clone(), node)
+    }
+
+    /// True if a file of `size` bytes is longer than the kernel believes, and not about to believe.
+    pub(crate) fn has_grown_to(&self, node: u64, size: u64) -> bool {
+        self.0.lock().by_node.get(&node).is_some_and(|known| known.growing == 0 && size > known.size)
+    }
+
     /// A write that ended at `end` was answered: the kernel believes that the file is at least that long.
     pub(crate) fn wrote(&self, node: u64, end: u64) {
         let mut tables = self.0.lock();
@@ -130,7 +146,7 @@ impl Nodes {
             node
         });
         let use_of_data = UseOfData::default();
-        let unknown = Known { fid, lookups: 0, use_of_data, size: 0, told: Told::Caller, list: None };
+        let unknown = Known { fid, lookups: 0, use_of_data, growing: 0, size: 0, told: Told::Caller, list: None };
         tables.by_node.entry(node).or_insert(unknown).lookups += 1;
         node
     }
@@ -143,6 +159,18 @@ impl Nodes {
         if known.lookups == 0 && node != ROOT_NODE {
             tables.by_fid.remove(&known.fid);
             tables.by_node.remove(&node);
+        }
+    }
+}
+
+/// See [`Nodes::begin_growth`].
+pub(crate) struct Growth(Arc<Nodes>, u64);
+
+impl Drop for Growth {
+    fn drop(&mut self) {
+        if let Some(known) = self.0.0.lock().by_node.get_mut(&self.1) {
+            // The kernel may have forgotten the node meanwhile, and know it anew.
+            known.growing = known.growing.saturating_sub(1);
         }
     }
 }
@@ -187,6 +215,19 @@ mod tests {
         nodes.wrote(node, 200);
         assert_eq!(nodes.reported_size(node, 150, false), 200);
         assert_eq!(nodes.reported_size(node, 0, true), 0);
+    }
+
+    #[test]
+    fn a_file_has_grown_if_the_kernel_has_not_made_it_longer_itself() {
+        let nodes = Arc::new(Nodes::new());
+        let node = nodes.looked_up(Fid { seq: 0x200000401, oid: 7, ver: 0 });
+        nodes.reported_size(node, 100, true);
+        assert!(!nodes.has_grown_to(node, 100) && nodes.has_grown_to(node, 101));
+        let growth = nodes.begin_growth(node);
+        assert!(!nodes.has_grown_to(node, 101), "it may be this write that made it longer");
+        nodes.wrote(node, 101);
+        drop(growth);
+        assert!(!nodes.has_grown_to(node, 101) && nodes.has_grown_to(node, 102));
     }
 
     #[test]

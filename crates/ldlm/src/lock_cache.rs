@@ -119,6 +119,17 @@ pub struct Giving {
     pub granted: Time,
 }
 
+/// What it costs to give an idle lock back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Weight {
+    /// Nothing: what it covers is at the server.
+    Light,
+    /// There is dirty data under it.
+    Heavy,
+    /// A kernel may be serving programs under it, of which this cache does not hear. It is as young as a lock that is just used.
+    InUse,
+}
+
 /// What to do with a lock that is ready to be given back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
@@ -560,15 +571,14 @@ impl LockCache {
     }
 
     /// Returns a batch of idle locks to be given back: those that are too many, too old, or more than the server's lock
-    /// `volume` allows (None if the server gave none). Locks that `is_heavy` considers expensive, because there is
-    /// dirty data under them, leave last.
+    /// `volume` allows (None if the server gave none). Heavy ones leave last.
     #[must_use = "nobody finds them any more"]
     pub fn shrink(
         &mut self,
         now: Time,
         limits: &LruLimits,
         volume: Option<u64>,
-        is_heavy: impl Fn(Fid, &Cover) -> bool,
+        weigh: impl Fn(LockId, Fid, &Cover) -> Weight,
     ) -> Vec<Giving> {
         self.lru.set_privileges(limits.policy == LruPolicy::Lfru);
         let surplus = if limits.is_over(self.lru.len()) { limits.surplus(self.lru.len()) } else { 0 };
@@ -580,7 +590,14 @@ impl LockCache {
             && let Some((last_use, id)) = self.lru.oldest()
             && now.since(last_use) >= limits.max_age
         {
-            leaving.extend(self.call_back(id, EVERYTHING));
+            match self.locks.get_mut(&id) {
+                Some(lock) if weigh(id, lock.resource, &lock.cover) == Weight::InUse => {
+                    self.lru.remove(last_use, id);
+                    self.lru.insert(now, id, lock.privileged);
+                    lock.last_use = now;
+                }
+                _ => leaving.extend(self.call_back(id, EVERYTHING)),
+            }
         }
         let (mut more, mut heavy) = (Vec::new(), Vec::new());
         let (old, unused) = (leaving.len(), self.lru.len());
@@ -592,7 +609,7 @@ impl LockCache {
             if !must_leave(last_use, more.len()) || heavy.len() >= LruLimits::BATCH {
                 break;
             }
-            if self.locks.get(&id).is_some_and(|lock| is_heavy(lock.resource, &lock.cover)) {
+            if self.locks.get(&id).is_some_and(|lock| weigh(id, lock.resource, &lock.cover) != Weight::Light) {
                 heavy.push((last_use, id));
                 continue;
             }

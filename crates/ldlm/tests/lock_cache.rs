@@ -2,7 +2,7 @@
 
 use nacre_base::{Fid, Time};
 use nacre_ldlm::LockId;
-use nacre_ldlm::lock_cache::{Arrival, Blocking, Cover, Given, LockCache, LruLimits, Want};
+use nacre_ldlm::lock_cache::{Arrival, Blocking, Cover, Given, LockCache, LruLimits, Want, Weight};
 use nacre_ldlm::range_set::{Extent, RangeSet};
 use nacre_wire::ldlm::{BlockingCallback, LockMode};
 use std::time::Duration;
@@ -355,9 +355,9 @@ fn unused_locks_go_when_too_many_or_too_old_and_used_ones_stay() {
     assert_eq!(cache.find(FILE, &want(LockMode::Pr, &[(10, 11)])), Some(LockId(1)));
     let limits = LruLimits { size: 2, ..LruLimits::default() };
     let ids = |givings: Vec<nacre_ldlm::lock_cache::Giving>| givings.iter().map(|g| g.id.0).collect::<Vec<_>>();
-    assert_eq!(ids(cache.shrink(NOW + Duration::from_secs(5), &limits, None, |_, _| false)), [2]);
+    assert_eq!(ids(cache.shrink(NOW + Duration::from_secs(5), &limits, None, |_, _, _| Weight::Light)), [2]);
     assert_eq!(cache.next_expiry(&limits, None), Some(NOW + Duration::from_secs(603)));
-    assert_eq!(ids(cache.shrink(NOW + Duration::from_secs(603), &limits, None, |_, _| false)), [3]);
+    assert_eq!(ids(cache.shrink(NOW + Duration::from_secs(603), &limits, None, |_, _, _| Weight::Light)), [3]);
     assert_eq!(ids(cache.clear()), [4]);
     assert_eq!(cache.lock_unused_count(), 0);
     assert!(cache.has(FILE, &want(LockMode::Pr, &[(50, 51)])));

@@ -3,7 +3,7 @@
 
 use nacre_base::{Fid, Prng, Time};
 use nacre_ldlm::LockId;
-use nacre_ldlm::lock_cache::{Arrival, Blocking, Cover, Given, Giving, LockCache, LruLimits, Ticket, Want};
+use nacre_ldlm::lock_cache::{Arrival, Blocking, Cover, Given, Giving, LockCache, LruLimits, Ticket, Want, Weight};
 use nacre_ldlm::range_set::{Extent, RangeSet};
 use nacre_wire::ldlm::{BlockingCallback, LockMode};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -570,7 +570,9 @@ impl World {
         let ranges = RangeSet::from_extents([cell_extent(self.random.below(CELLS as u64) as usize)]).unwrap();
         let c = &mut self.clients[client];
         let givings = match self.random.below(16) {
-            0..=7 => c.cache.shrink(self.now, &LruLimits { size: 1, ..LruLimits::default() }, None, |_, _| false),
+            0..=7 => {
+                c.cache.shrink(self.now, &LruLimits { size: 1, ..LruLimits::default() }, None, |_, _, _| Weight::Light)
+            }
             8 => c.cache.clear(),
             9..=10 => c.cache.give_up(object(), &ranges),
             11 => return self.evict(client),

@@ -2,7 +2,7 @@
 //! volume makes them share.
 
 use nacre_base::{Fid, Prng, Time};
-use nacre_ldlm::lock_cache::{Arrival, Given, Giving, LockCache, LruLimits, Want};
+use nacre_ldlm::lock_cache::{Arrival, Given, Giving, LockCache, LruLimits, Want, Weight};
 use nacre_ldlm::server::{Effects, Namespace, Outcome, Request, Settings};
 use nacre_ldlm::{ClientId, LockId, RangeSet};
 use nacre_wire::ldlm::{Enqueue, LockKind, LockMode};
@@ -104,7 +104,7 @@ impl World {
             }
             let limits = LruLimits::default();
             let givings = match c.cache.next_expiry(&limits, c.volume) {
-                Some(next) if next <= self.now => c.cache.shrink(self.now, &limits, c.volume, |_, _| false),
+                Some(next) if next <= self.now => c.cache.shrink(self.now, &limits, c.volume, |_, _, _| Weight::Light),
                 _ => Vec::new(),
             };
             self.give_back(client, givings);

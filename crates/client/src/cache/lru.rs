@@ -49,6 +49,13 @@ impl Lru {
         self.link(self.last, node.0);
     }
 
+    /// Makes the segment the one that leaves first.
+    pub(crate) fn expire(&mut self, node: LruNode) {
+        self.unlink(node.0);
+        self.nodes[node.0 as usize].used = Time::ZERO;
+        self.link(NONE, node.0);
+    }
+
     /// A segment was cut in two. The part from `start` on keeps the time of the whole segment's last use.
     pub(crate) fn split(&mut self, node: LruNode, start: u64) -> LruNode {
         let used = self.nodes[node.0 as usize].used;
@@ -142,7 +149,7 @@ mod tests {
         for step in 0..10_000 {
             let now = Time::from_secs(step);
             let at = random.below(model.len().max(1) as u64) as usize;
-            match random.below(5) {
+            match random.below(6) {
                 0 | 1 => model.push((step, lru.push(step, now))),
                 2 if !model.is_empty() => {
                     let used = model.remove(at);
@@ -154,6 +161,11 @@ mod tests {
                     model.insert(at + 1, (step, part));
                 }
                 4 if !model.is_empty() => lru.remove(model.remove(at).1),
+                5 if !model.is_empty() => {
+                    let expired = model.remove(at);
+                    lru.expire(expired.1);
+                    model.insert(0, expired);
+                }
                 _ => {}
             }
             assert_eq!(lru.oldest().map(|(start, _)| start), model.first().map(|(start, _)| *start));

@@ -253,6 +253,13 @@ impl ObjectCache {
         self.assert_counted();
     }
 
+    /// Makes the clean bytes of a range those that are evicted first, because they are kept elsewhere, too.
+    pub(crate) fn expire(&mut self, range: &Range<u64>) {
+        for (_, segment) in self.segments.overlapping_mut(range) {
+            segment.lru.into_iter().for_each(|node| self.lru.expire(node));
+        }
+    }
+
     /// Evicts about `bytes` clean bytes, the least recently used ones first, but none that were used after `until`.
     /// Returns how many were evicted.
     pub(crate) fn evict_clean(&mut self, bytes: u64, until: Time) -> u64 {

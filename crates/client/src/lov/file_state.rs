@@ -30,6 +30,16 @@ pub(crate) enum Pages {
     Stored,
 }
 
+/// How this mount has a file open.
+#[derive(Debug)]
+struct Uses {
+    /// What programs can do with pages.
+    pages: Pages,
+    /// Number of open files, and of those through which programs can store into pages.
+    open: usize,
+    storing: usize,
+}
+
 /// A file in use.
 pub(crate) struct FileState {
     pub(crate) fid: Fid,
@@ -41,8 +51,7 @@ pub(crate) struct FileState {
     error: Mutex<Option<Errno>>,
     /// Number of open files under group locks.
     groups: AtomicUsize,
-    /// What programs can do with pages, and how many open files let them store.
-    pages: Mutex<(Pages, usize)>,
+    uses: Mutex<Uses>,
     /// How many locks are being given back for which a door forgets pages.
     forgetting: watch::Sender<usize>,
     /// How each open file that writes gets its locks.
@@ -56,6 +65,11 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
+    /// Notes that another client wants to change what this mount uses.
+    pub(crate) fn note_called_back(&self, now: Time) {
+        *self.called_back.lock() = Some(now);
+    }
+
     /// Takes the gate shared. None if it is held for longer than [`GATE_PATIENCE`]: the holder may wait for an OST that is
     /// away, so the caller drops its locks, which another OST may call back, waits in [`FileState::until_shared`], and
     /// begins again.
@@ -91,24 +105,32 @@ impl FileState {
 
     /// What programs can do with the file's pages.
     pub(crate) fn pages(&self) -> Pages {
-        self.pages.lock().0
+        self.uses.lock().pages
     }
 
     /// Says that no page is left that was filled under PR, or that there is one after all.
     pub(crate) fn set_pages(&self, pages: Pages) {
-        let mut now = self.pages.lock();
-        assert!(now.1 > 0 && pages != Pages::Read, "nobody stores into pages of {}: {pages:?}", self.fid);
-        now.0 = pages;
+        let mut uses = self.uses.lock();
+        assert!(uses.storing > 0 && pages != Pages::Read, "nobody stores into pages of {}: {pages:?}", self.fid);
+        uses.pages = pages;
     }
 
-    /// Counts an open file through which programs store into pages. Those filled under PR must go before it is used.
-    pub(crate) fn begin_stores(self: &Arc<Self>) -> Stores {
-        let mut pages = self.pages.lock();
-        pages.1 += 1;
-        if pages.0 == Pages::Read {
-            pages.0 = Pages::Turning;
+    /// Counts an open file. If programs can store into pages through it, those filled under PR must go before it is used.
+    pub(crate) fn begin_use(self: &Arc<Self>, stores: bool) -> Use {
+        let mut uses = self.uses.lock();
+        uses.open += 1;
+        if stores {
+            uses.storing += 1;
+            if uses.pages == Pages::Read {
+                uses.pages = Pages::Turning;
+            }
         }
-        Stores(self.clone())
+        Use { file: self.clone(), stores }
+    }
+
+    /// True if this mount has the file open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.uses.lock().open > 0
     }
 
     /// Counts a lock that is being given back for which a door forgets pages.
@@ -147,7 +169,7 @@ impl FileState {
 
     /// A lock to write was called back, `age` after it was granted.
     pub(crate) fn handle_called_back(&self, ranges: &[Extent], age: Duration, now: Time) {
-        *self.called_back.lock() = Some(now);
+        self.note_called_back(now);
         let writers: Vec<_> = self.writers.lock().iter().filter_map(Weak::upgrade).collect();
         writers.iter().for_each(|w| w.lock().handle_called_back(ranges, age, now));
     }
@@ -184,15 +206,23 @@ impl FileState {
     }
 }
 
-/// An open file through which programs store into pages.
-pub(crate) struct Stores(Arc<FileState>);
+/// An open file, as [`FileState`] counts it.
+pub(crate) struct Use {
+    file: Arc<FileState>,
+    /// True if programs can store into pages through it.
+    pub(crate) stores: bool,
+}
 
-impl Drop for Stores {
+impl Drop for Use {
     fn drop(&mut self) {
-        let mut pages = self.0.pages.lock();
-        pages.1 -= 1;
-        if pages.1 == 0 {
-            pages.0 = Pages::Read;
+        let uses = &mut *self.file.uses.lock();
+        assert!(uses.open > 0, "an open file of {} ends, and none was open", self.file.fid);
+        uses.open -= 1;
+        if self.stores {
+            uses.storing -= 1;
+            if uses.storing == 0 {
+                uses.pages = Pages::Read;
+            }
         }
     }
 }
@@ -220,7 +250,7 @@ impl Files {
             gate: RwLock::default(),
             error: Mutex::default(),
             groups: AtomicUsize::new(0),
-            pages: Mutex::new((Pages::Read, 0)),
+            uses: Mutex::new(Uses { pages: Pages::Read, open: 0, storing: 0 }),
             forgetting: watch::Sender::new(0),
             writers: Mutex::default(),
             called_back: Mutex::default(),

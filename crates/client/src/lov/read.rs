@@ -17,6 +17,7 @@ use nacre_wire::ldlm::LockMode;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Why a read stopped before it had all bytes.
 enum Stopped {
@@ -188,12 +189,18 @@ impl Lov {
     /// Reads a part under its lock.
     async fn read_part(&self, read: &FileRead<'_>, part: &Part, guard: &LockGuard) -> Result<Payload, Errno> {
         let Part { osc, object, range, .. } = part;
-        match osc.read(guard, object, read.caller, range.clone()).await {
+        let data = osc.read(guard, object, read.caller, range.clone()).await;
+        if read.for_door == ForDoor::No {
+            return data;
+        }
+        match data {
             // A page must be filled under the lock. The server has the bytes, and whoever changes them waits for the lock.
-            Err(Errno::ESTALE) if read.for_door != ForDoor::No && !guard.is_lost() => {
-                osc.read_under(guard, object, read.caller, range.clone()).await
+            Err(Errno::ESTALE) if !guard.is_lost() => osc.read_under(guard, object, read.caller, range.clone()).await,
+            data => {
+                // The kernel has them now, and asks for them again only after it has dropped its own.
+                object.expire(range);
+                data
             }
-            data => data,
         }
     }
 
@@ -211,6 +218,10 @@ impl Lov {
             // Where several clients use the pages in turns, a page is all that each takes from the others.
             if !file.locking.is_told() && file.state.was_called_back(rt.now()) {
                 ask.exactly = Some(ranges.clone());
+                let takes_many = for_door == ForDoor::Pages && mode == LockMode::Pw;
+                if takes_many && part.osc.find_lock(&part.object, &ask).is_none() {
+                    return Err(Errno::EAGAIN);
+                }
             }
             let locked = part.osc.lock(caller, &part.object, &ask);
             let guard = match for_door {
@@ -225,6 +236,7 @@ impl Lov {
             if !held_back.is_zero() && !was_held_back {
                 drop(guard);
                 was_held_back = true;
+                part.osc.connection().mount().page_counts.held_back.fetch_add(1, Ordering::Relaxed);
                 rt.sleep(held_back).await;
             } else if part.osc.begin_fill(&guard, &part.object, &part.range) {
                 return Ok(guard);

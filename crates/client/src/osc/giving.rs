@@ -7,9 +7,10 @@ use crate::osc::Osc;
 use crate::osc::lock_state::{LockInput, LockState};
 use crate::osc::object::{Object, ObjectState, Place};
 use crate::osc::write_back::Which;
+use crate::stats::ReadAheadStats;
 use futures_util::future::join_all;
 use nacre_base::{Errno, Fid};
-use nacre_ldlm::lock_cache::{Blocking, Cover, Given, Giving, UNCLAIMED_AFTER};
+use nacre_ldlm::lock_cache::{Blocking, Cover, Given, Giving, UNCLAIMED_AFTER, Weight};
 use nacre_ldlm::{Extent, LockId, RangeSet};
 use nacre_ptlrpc::{CallOptions, Recovering};
 use nacre_wire::attr::ObjectAttr;
@@ -42,7 +43,7 @@ enum Readiness {
 impl Osc {
     /// Gives back, in the background, a lock that was called back.
     pub(crate) fn start_giving(self: &Arc<Self>, giving: Giving) {
-        self.tell_writers(&giving);
+        self.tell_users(&giving);
         self.start_giving_up(giving);
     }
 
@@ -89,10 +90,16 @@ impl Osc {
         }
     }
 
-    /// True if bytes under the lock must be written before it is given back.
-    pub(crate) fn is_dirty_under(&self, fid: Fid, cover: &Cover) -> bool {
-        let Cover::Extent { mode: LockMode::Pw | LockMode::Group, ranges, .. } = cover else { return false };
-        self.known_object(fid).is_some_and(|object| object.state.lock().cache.is_busy_in(ranges.ranges()))
+    /// What it costs to give a lock back: bytes under it may have to be written, or the kernel may have pages of an open file.
+    pub(crate) fn weigh(&self, id: LockId, fid: Fid, cover: &Cover) -> Weight {
+        let Cover::Extent { mode, ranges, .. } = cover else { panic!("an OST's lock on an inode: {cover:?}") };
+        let Some(object) = self.known_object(fid) else { return Weight::Light };
+        let state = object.state.lock();
+        if state.pages.has(id) && object.place().is_some_and(|place| place.file.is_open()) {
+            return Weight::InUse;
+        }
+        let is_dirty = *mode != LockMode::Pr && state.cache.is_busy_in(ranges.ranges());
+        if is_dirty { Weight::Heavy } else { Weight::Light }
     }
 
     /// Gives a lock back.
@@ -149,11 +156,18 @@ impl Osc {
         object.wait_for(|state| (!state.is_flushing_under(id)).then_some(())).await;
     }
 
-    /// Tells the writers of the file that other clients write to it.
-    fn tell_writers(&self, giving: &Giving) {
-        let Cover::Extent { mode: LockMode::Pw, ranges, .. } = &giving.cover else { return };
+    /// Tells those who write to the file, or read it through the kernel's pages, that other clients write to it.
+    fn tell_users(&self, giving: &Giving) {
+        let Cover::Extent { mode, ranges, .. } = &giving.cover else { return };
         let Some(object) = self.known_object(giving.resource) else { return };
         let Some(place) = object.place() else { return };
+        match mode {
+            LockMode::Pw => {}
+            LockMode::Pr if object.state.lock().pages.has(giving.id) => {
+                return place.file.note_called_back(self.now());
+            }
+            _ => return,
+        }
         let in_file = |e: &Extent| {
             let start = place.map.file_offset(e.start)?;
             Extent::new(start, place.map.file_offset(e.end).unwrap_or(u64::MAX))
@@ -191,6 +205,9 @@ impl Osc {
     async fn forget_pages(&self, object: &Object, place: &Place, id: LockId) -> bool {
         let Some(pages) = object.state.lock().pages.begin_round(id) else { return false };
         let door = self.connection.mount().invalidate.get().expect("pages are filled for a door alone");
+        let counts = &self.connection.mount().page_counts;
+        counts.rounds.fetch_add(1, Ordering::Relaxed);
+        ReadAheadStats::count(&counts.forgotten, pages.iter().map(|pages| pages.end - pages.start + 1).sum());
         // Page by page of the file, without those of other objects in between: one of them may be waiting for a lock.
         for range in pages.iter().flat_map(|pages| place.map.file_ranges(pages.start..pages.end + 1)) {
             door.data(place.file.fid, range.start, range.end - range.start).await;
@@ -489,6 +506,11 @@ impl Observer for Osc {
 }
 
 impl Osc {
+    /// Bytes of pages that a door may have.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.objects.lock().values().map(|object| object.state.lock().pages.bytes()).sum()
+    }
+
     /// The object, if this client has state for it.
     pub(crate) fn known_object(&self, fid: Fid) -> Option<Arc<Object>> {
         self.objects.lock().get(&fid).cloned()

@@ -15,6 +15,7 @@ use nacre_wire::attr::ObjectAttr;
 use nacre_wire::ldlm::LockMode;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock, Weak};
 use tokio::sync::{Notify, RwLock, RwLockReadGuard, oneshot};
@@ -162,6 +163,13 @@ impl Object {
             LockId(0) => None,
             _ => Some(self.truncating.read().await),
         }
+    }
+
+    /// Cached bytes of a range are the first ones to be evicted from now on.
+    pub(crate) fn expire(&self, range: &Range<u64>) {
+        let mut state = self.state.lock();
+        state.cache.expire(range);
+        self.account(&state);
     }
 
     /// Waits until `check` finds what it looks for.

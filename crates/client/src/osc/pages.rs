@@ -100,6 +100,16 @@ impl KernelPages {
         self.begun
     }
 
+    /// True if the door may have pages that were filled under the lock.
+    pub(crate) fn has(&self, id: LockId) -> bool {
+        self.under.get(&id).is_some_and(Under::has_pages)
+    }
+
+    /// Bytes of pages that the door may have.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.under.values().map(|under| under.pages.bytes() + under.leaving.bytes()).sum()
+    }
+
     /// True if pages may be filled under a lock that is being given back.
     pub(crate) fn is_forgetting(&self, id: LockId) -> bool {
         self.under.get(&id).is_some_and(|under| under.stage == Stage::Forgetting)
@@ -214,6 +224,10 @@ impl PageSet {
             self.0.remove(&s);
         }
         self.0.insert(start, end);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.iter().map(|(start, end)| end - start).sum()
     }
 
     /// End of the range that has the byte at `at`.

@@ -6,6 +6,7 @@ use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 use crate::process::Program;
 use crate::sys::{self, Map};
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ pub(super) fn all() -> Vec<Case> {
         Case::new("litmus.stores-counter", counter),
         Case::new("litmus.stores-one-page", one_page),
         Case::new("litmus.stores-ring", ring),
+        Case::new("litmus.stores-grown", grown),
     ]
 }
 
@@ -99,6 +101,26 @@ fn one_page(env: &Env) -> Outcome {
     ensure_eq!([0, 1, 2].map(number), counts, "the numbers in the file");
     let fair = counts.iter().sum::<u64>() / 3;
     ensure!(counts.iter().all(|count| *count >= fair / 3), "one starved: {counts:?}");
+    Ok(())
+}
+
+/// Another mount makes the file longer than the size for which this kernel would write a page out: what is stored beyond that
+/// size comes to the file, or msync says that it does not.
+fn grown(env: &Env) -> Outcome {
+    for round in 0..env.times(20u8) {
+        let (mine, theirs) = (env.a.join(format!("f{round}")), env.b.join(format!("f{round}")));
+        new_file(&mine)?.write_all_at(&[1; 100], 0)?;
+        let file = open(&theirs)?;
+        let map = Map::shared(&file, PAGE, true)?;
+        ensure_eq!(map.read(99, 1), [1], "the last byte");
+        open(&mine)?.write_all_at(&[2; 50], 100)?;
+        map.write(120, &[3]);
+        let synced = map.sync();
+        let bytes = fs::read(&mine)?;
+        ensure_eq!(bytes.len(), 150, "the size");
+        ensure!(synced.is_err() || bytes[120] == 3, "a store is gone, and msync said nothing");
+        ensure_eq!((&bytes[..100], &bytes[121..]), (&[1; 100][..], &[2; 29][..]), "what was not stored to");
+    }
     Ok(())
 }
 
