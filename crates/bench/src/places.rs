@@ -2,6 +2,7 @@
 //! system that is created for the measurement and removed afterwards.
 
 use clap::Args;
+use nacre_fuse::reply::OpenFlags;
 use nacre_fuse::{MountOptions, Unmount};
 use nacre_nullfs::{self as null, NullOptions};
 use nacre_rt::Rt;
@@ -22,6 +23,9 @@ pub(crate) struct ServeNull {
     /// Keep data, in memory
     #[arg(long)]
     keep_data: bool,
+    /// Let the kernel keep pages of it
+    #[arg(long)]
+    keep_pages: bool,
 }
 
 /// How long the kernel may believe the null file system's names and attributes where it may cache: as long as Nacre's.
@@ -63,9 +67,18 @@ impl Places {
     /// Creates the places. The null file system keeps data in memory, because zeroes out of one page would be read at the
     /// speed of the CPU's caches.
     pub(crate) fn new(parent: &Path) -> Result<Places, String> {
+        Places::with(parent, NullOptions::default().open_flags)
+    }
+
+    /// The same, and the kernel keeps the null file system's pages.
+    pub(crate) fn with_pages(parent: &Path) -> Result<Places, String> {
+        Places::with(parent, OpenFlags::KEEP_CACHE)
+    }
+
+    fn with(parent: &Path, open_flags: OpenFlags) -> Result<Places, String> {
         let scratch = Scratch::new(parent)?;
         std::fs::create_dir(scratch.0.join("local")).map_err(|e| e.to_string())?;
-        let options = NullOptions { valid: VALID, keeps_data: true, ..NullOptions::default() };
+        let options = NullOptions { open_flags, valid: VALID, keeps_data: true };
         let null = NullMount::new(options)?;
         let nacre = OwnFileSystem::new(&scratch.0.join("nacre"))?;
         Ok(Places { nacre, null, scratch })
@@ -134,6 +147,7 @@ impl NullMount {
         let mut command = Command::new(this_program()?);
         command.args(["bench", "serve-null"]).arg(&dir).arg(options.valid.as_secs().to_string());
         command.args(options.keeps_data.then_some("--keep-data"));
+        command.args(options.open_flags.contains(OpenFlags::KEEP_CACHE).then_some("--keep-pages"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(|e| failed(&e))?;
         let said = process.stdout.take().and_then(|out| BufReader::new(out).lines().next());
@@ -160,7 +174,10 @@ pub(crate) fn serve_null(args: &ServeNull) -> Result<(), String> {
     let failed = |e: &dyn std::fmt::Display| format!("cannot mount the null file system: {e}");
     let (dir, valid) = (&args.dir, Duration::from_secs(args.valid));
     std::fs::create_dir_all(dir).map_err(|e| failed(&e))?;
-    let options = NullOptions { valid, keeps_data: args.keep_data, ..NullOptions::default() };
+    let mut options = NullOptions { valid, keeps_data: args.keep_data, ..NullOptions::default() };
+    if args.keep_pages {
+        options.open_flags = OpenFlags::KEEP_CACHE;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| failed(&e))?;
     let served = runtime.block_on(async {
         let session = null::mount(Rt::production(), dir, MountOptions::default(), options).await?;

@@ -1,5 +1,5 @@
-//! `nacre bench warm-cache`: repeated use of cached data, beside the null FUSE file system, which only has to answer, and
-//! the local disk's page cache. The requests sent meanwhile are counted: there should be none.
+//! `nacre bench warm-cache`: repeated use of cached data, beside the null FUSE file system, of which the kernel may keep all,
+//! and the local disk's page cache. The requests sent meanwhile are counted: there should be none.
 
 use crate::load;
 use crate::mapping::Mapping;
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &WarmCache, json: bool) -> Result<(), String> {
 
 fn measure(args: &WarmCache, bar: &ProgressBar) -> Result<Vec<Row>, String> {
     output::step(bar, "making files");
-    let places = Places::new(&args.dir)?;
+    let places = Places::with_pages(&args.dir)?;
     let mut cached = Vec::new();
     for place in PLACES {
         let made = make(&places.dir(place), args);
@@ -254,7 +254,7 @@ fn print_rows(args: &WarmCache, rows: &[Row]) {
     print!("{}", table::text(&header, &cells.collect::<Vec<_>>()));
     println!(
         "\nOf a file of {} and {} small ones in {DIRECTORIES} directories, used before. Medians of {} runs; requests of all of \
-         them. The null file system has its data in memory; the kernel may keep its names and attributes, as Nacre's.",
+         them. The kernel may keep all that the null file system has, as Nacre's.",
         size::human(args.size),
         args.files,
         args.runs

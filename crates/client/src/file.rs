@@ -481,7 +481,9 @@ impl Client {
     /// True if a door may have the kernel read an open file of `size` bytes through pages. They are of no use where other clients
     /// write, and nothing would say that they are outdated where the file has no objects yet.
     pub fn keeps_pages(&self, file: &OpenFile, size: u64) -> bool {
-        let reads_only = file.flags & O_ACCMODE == 0 && !file.is_direct() && !file.locking().is_told();
+        // Reads of pages are not seen here, so they leave no access times.
+        let is_strict = self.mount.rules.get().access_times == AccessTimes::Strict;
+        let reads_only = file.flags & O_ACCMODE == 0 && !file.is_direct() && !file.locking().is_told() && !is_strict;
         let is_whole = || file.known_layout().is_some_and(|layout| size == 0 || !layout.lacks(&(0..size)));
         reads_only && !file.shared.was_called_back(self.mount.rt.now()) && is_whole()
     }
