@@ -467,9 +467,9 @@ impl Client {
         Err(Errno::EIO)
     }
 
-    /// The size of the file as far as this client has heard of it, perhaps by the way.
-    pub fn size_seen(&self, file: &OpenFile) -> u64 {
-        file.known_layout().map_or(0, |layout| self.lov.size_seen(&layout))
+    /// How long the file is at least, to someone who has just filled or written pages of this range.
+    pub fn size_at_least(&self, file: &OpenFile, range: &Range<u64>) -> u64 {
+        file.known_layout().map_or(0, |layout| self.lov.size_at_least(&layout, range))
     }
 
     /// Records that what a program stored into a page cannot be written.

@@ -333,14 +333,20 @@ impl Lov {
         layout.stripes().map(|(_, _, stripe)| known(stripe)).collect()
     }
 
-    /// The size of a file by what is known of its objects, whether locks keep it true or not.
-    pub(crate) fn size_seen(&self, layout: &Layout) -> u64 {
-        let seen = |stripe: &Stripe| {
-            let object = self.targets.known_osc(stripe.ost)?.known_object(stripe.object)?;
+    /// How long a file is at least, by locks that this client holds; one of them covers `range` of the file.
+    pub(crate) fn size_at_least(&self, layout: &Layout, range: &Range<u64>) -> u64 {
+        let of_object = |number: usize, stripe: &Stripe| {
+            let osc = self.targets.known_osc(stripe.ost)?;
+            let object = osc.known_object(stripe.object)?;
+            if let Some(attr) = osc.known_attr(&object) {
+                return Some(attr.size);
+            }
+            let covered = plan::stripe_map(layout, number).object_range(range)?;
             let size = object.state.lock().size();
-            Some(size)
+            (size > covered.start).then(|| size.min(covered.end))
         };
-        layout.file_size(layout.stripes().map(|(_, _, stripe)| seen(stripe).unwrap_or(0)))
+        let stripes = layout.stripes().enumerate();
+        layout.file_size(stripes.map(|(number, (_, _, stripe))| of_object(number, stripe).unwrap_or(0)))
     }
 
     /// The attributes of all objects, or none if some are unknown; an object not yet in use here is empty if

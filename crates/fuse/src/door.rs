@@ -41,13 +41,7 @@ pub async fn mount_client(
     mountpoint: &Path,
     options: MountOptions,
 ) -> Result<Session, FuseError> {
-    let nodes = Arc::new(Nodes::new());
-    let kernel = KernelCache::new(rt, nodes.clone());
-    client.set_invalidate(kernel.clone());
-    let (files, directories, created) = (Mutex::default(), Mutex::default(), Mutex::default());
-    let beliefs = OnceLock::new();
-    let jobs = Jobs::new(rt, client.jobs().clone());
-    let door = Arc::new(Door { client, jobs, rt: rt.clone(), nodes, kernel, beliefs, files, directories, created });
+    let door = Door::new(rt, client);
     let (rules, client) = (options.rules(), door.client.clone());
     client.set_rules(rules);
     let mut session = serve(rt.clone(), mountpoint, options, door.clone()).await?;
@@ -56,7 +50,7 @@ pub async fn mount_client(
     Ok(session)
 }
 
-struct Door {
+pub(crate) struct Door {
     client: Arc<Client>,
     jobs: Jobs,
     rt: Rt,
@@ -88,6 +82,15 @@ const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
 const BLOCK_SIZE: u32 = 1 << 20;
 
 impl Door {
+    pub(crate) fn new(rt: &Rt, client: Arc<Client>) -> Arc<Door> {
+        let nodes = Arc::new(Nodes::new());
+        let kernel = KernelCache::new(rt, nodes.clone());
+        client.set_invalidate(kernel.clone());
+        let (files, directories, created) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (rt, beliefs, jobs) = (rt.clone(), OnceLock::new(), Jobs::new(rt, client.jobs().clone()));
+        Arc::new(Door { client, jobs, rt, nodes, kernel, beliefs, files, directories, created })
+    }
+
     fn fid(&self, node: u64) -> Result<Fid, Errno> {
         self.nodes.fid(node).ok_or(Errno::ESTALE)
     }
@@ -152,8 +155,9 @@ impl Door {
     }
 
     /// True if the file is longer than the kernel has been told.
-    fn has_grown(&self, node: u64, file: &OpenFile) -> bool {
-        self.nodes.has_grown_to(node, self.client.size_seen(file))
+    fn has_grown(&self, node: u64, file: &OpenFile, offset: u64, len: u64) -> bool {
+        let pages = offset..(offset + len).next_multiple_of(page_size().into());
+        self.nodes.has_grown_to(node, self.client.size_at_least(file, &pages))
     }
 
     /// Makes the kernel ask for the size of a file that has become longer: before that, a mapping cannot be used beyond the old
@@ -481,7 +485,7 @@ impl Handler for Door {
                     self.nodes.used(op.node, |used| used.mapped = true);
                 }
                 let filled = client.fill(&file, op.offset, len, page_size() as usize).await;
-                if self.has_grown(op.node, &file) {
+                if self.has_grown(op.node, &file, op.offset, op.size.into()) {
                     self.tell_growth(op.node);
                 }
                 return filled;
@@ -513,7 +517,7 @@ impl Handler for Door {
                 let written = self.client.write_stored(&file, op.offset, data).await?;
                 // The kernel writes no page beyond the size that it knows, whatever was stored there.
                 let is_cut = !(op.offset + len).is_multiple_of(page_size().into());
-                if is_cut && self.has_grown(op.node, &file) {
+                if is_cut && self.has_grown(op.node, &file, op.offset, len) {
                     self.client.report_lost_store(&file);
                     return Err(Errno::EIO);
                 }

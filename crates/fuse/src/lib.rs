@@ -37,9 +37,11 @@ mod signals;
 mod sink;
 mod syscall;
 mod undo;
+mod virtual_door;
 
 pub use door::mount_client;
 pub use handler::{Context, Handler};
 pub use mount::{FuseError, MountKind, MountOptions, Unmount};
-pub use notify::Notifier;
+pub use notify::{Notice, Notifier, Obey};
 pub use session::{Session, serve};
+pub use virtual_door::{Told, VirtualDoor};

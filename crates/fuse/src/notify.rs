@@ -11,17 +11,82 @@
 
 use crate::abi;
 use crate::sink::Sink;
+use async_trait::async_trait;
 use nacre_base::{Errno, FxHashMap};
+use nacre_rt::Rt;
 use parking_lot::Mutex;
 use std::io::IoSlice;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use zerocopy::IntoBytes;
 
 /// Most notifications that may wait in the kernel at the same time; further ones wait for them.
 const NOTIFICATIONS_MAX: usize = 64;
 /// Most of them that may be for pages of one file, so that a file whose pages are stuck does not hold up all others.
 const OF_FILE_MAX: usize = 4;
+
+/// What a kernel is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// Attributes of a node are outdated, and pages from `offset` on, `len` bytes of them (0: to the end); none if `offset` is
+    /// negative.
+    Inode {
+        /// The node.
+        node: u64,
+        /// First byte.
+        offset: i64,
+        /// Number of bytes.
+        len: i64,
+    },
+    /// A name is outdated.
+    Entry {
+        /// The directory.
+        parent: u64,
+        /// The name.
+        name: Vec<u8>,
+        /// `EXPIRE_ONLY`, or none.
+        flags: u32,
+    },
+    /// All names are.
+    AllEntries,
+}
+
+/// A kernel, or a model of one.
+#[async_trait]
+pub trait Obey: Send + Sync + 'static {
+    /// Obeys. ENOENT if it does not know the inode or name.
+    async fn obey(&self, notice: Notice) -> Result<(), Errno>;
+}
+
+/// The kernel behind the device.
+struct Device(Arc<dyn Sink>);
+
+#[async_trait]
+impl Obey for Device {
+    async fn obey(&self, notice: Notice) -> Result<(), Errno> {
+        let (code, body) = match notice {
+            Notice::Inode { node, offset, len } => {
+                let body = abi::NotifyInvalInode { ino: node, off: offset, len };
+                (abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec())
+            }
+            Notice::Entry { parent, name, flags } => {
+                let namelen = u32::try_from(name.len()).map_err(|_| Errno::ENAMETOOLONG)?;
+                let mut body = abi::NotifyInvalEntry { parent, namelen, flags }.as_bytes().to_vec();
+                body.extend_from_slice(&name);
+                body.push(0);
+                (abi::NOTIFY_INVAL_ENTRY, body)
+            }
+            Notice::AllEntries => (abi::NOTIFY_INC_EPOCH, Vec::new()),
+        };
+        let sink = self.0.clone();
+        let sent = tokio::task::spawn_blocking(move || {
+            let len = (size_of::<abi::OutHeader>() + body.len()) as u32; // a name's length was checked, the rest is small
+            let header = abi::OutHeader { len, error: code, unique: 0 };
+            sink.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(&body)])
+        });
+        sent.await.map_err(|_| Errno::ESHUTDOWN)?.map(drop).map_err(|e| Errno::from_io(&e))
+    }
+}
 
 /// Sends notifications to the kernel of one session. Clones share it.
 ///
@@ -30,7 +95,8 @@ const OF_FILE_MAX: usize = 4;
 /// way.
 #[derive(Clone)]
 pub struct Notifier {
-    sink: Arc<dyn Sink>,
+    rt: Rt,
+    kernel: Arc<dyn Obey>,
     /// Permits for names, which wait for changes of their directory.
     permits: Arc<Semaphore>,
     /// Permits for pages of files, which wait for READs, which wait for servers that may be away.
@@ -42,61 +108,56 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    pub(crate) fn new(sink: Arc<dyn Sink>) -> Notifier {
+    pub(crate) fn new(rt: &Rt, sink: Arc<dyn Sink>) -> Notifier {
+        Notifier::to(rt, Arc::new(Device(sink)))
+    }
+
+    /// For a kernel, or a model of one.
+    pub(crate) fn to(rt: &Rt, kernel: Arc<dyn Obey>) -> Notifier {
         let permits = || Arc::new(Semaphore::new(NOTIFICATIONS_MAX));
-        let file_permits = Arc::default();
-        Notifier { sink, permits: permits(), page_permits: permits(), file_permits, quick_permits: permits() }
+        let (rt, file_permits) = (rt.clone(), Arc::default());
+        Notifier { rt, kernel, permits: permits(), page_permits: permits(), file_permits, quick_permits: permits() }
     }
 
     /// Makes the kernel forget the attributes of `node`, and those of its pages that touch `len` bytes from `offset` (0:
     /// to the end). Dirty pages of shared mappings are written out first. Waits for READs under way of these pages.
     pub async fn inval_inode(&self, node: u64, offset: u64, len: u64) -> Result<(), Errno> {
         let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let body = abi::NotifyInvalInode { ino: node, off: signed(offset), len: signed(len) };
+        let notice = Notice::Inode { node, offset: signed(offset), len: signed(len) };
         let file = self.file_permits.acquire(node).await?;
-        self.notify_with(file, &self.page_permits, abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
+        self.notify_with(file, &self.page_permits, notice).await
     }
 
     /// Makes the kernel forget its list of the directory `node`, and its attributes. Never waits in the kernel, because
     /// the pages of a list are filled from replies that the kernel has.
     pub async fn inval_list(&self, node: u64) -> Result<(), Errno> {
-        let body = abi::NotifyInvalInode { ino: node, off: 0, len: 0 };
-        self.notify(&self.quick_permits, abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
+        self.notify(&self.quick_permits, Notice::Inode { node, offset: 0, len: 0 }).await
     }
 
     /// Makes the kernel forget the attributes of `node` but not its pages. Never waits in the kernel.
     pub async fn inval_inode_attributes(&self, node: u64) -> Result<(), Errno> {
-        let body = abi::NotifyInvalInode { ino: node, off: -1, len: 0 };
-        self.notify(&self.quick_permits, abi::NOTIFY_INVAL_INODE, body.as_bytes().to_vec()).await
+        self.notify(&self.quick_permits, Notice::Inode { node, offset: -1, len: 0 }).await
     }
 
     /// Makes the kernel forget `name` in the directory `parent`, or that there is no such name. Waits for changes of that
     /// directory.
     pub async fn inval_entry(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
-        self.notify_entry(parent, name, 0).await
+        self.notify(&self.permits, Notice::Entry { parent, name: name.to_vec(), flags: 0 }).await
     }
 
     /// As [`Notifier::inval_entry`], but files that are open or mounted below the name stay where they are: the kernel
     /// only asks for the name again at its next use (Linux 6.2, before that as `inval_entry`).
     pub async fn expire_entry(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
-        self.notify_entry(parent, name, abi::EXPIRE_ONLY).await
+        self.notify(&self.permits, Notice::Entry { parent, name: name.to_vec(), flags: abi::EXPIRE_ONLY }).await
     }
 
     /// Makes the kernel ask for every name again at its next use. Never waits in the kernel; EINVAL before Linux 6.16.
     pub async fn inval_all_entries(&self) -> Result<(), Errno> {
-        self.notify(&self.quick_permits, abi::NOTIFY_INC_EPOCH, Vec::new()).await
+        self.notify(&self.quick_permits, Notice::AllEntries).await
     }
 
-    async fn notify_entry(&self, parent: u64, name: &[u8], flags: u32) -> Result<(), Errno> {
-        let namelen = u32::try_from(name.len()).map_err(|_| Errno::ENAMETOOLONG)?;
-        let mut body = abi::NotifyInvalEntry { parent, namelen, flags }.as_bytes().to_vec();
-        body.extend_from_slice(name);
-        body.push(0);
-        self.notify(&self.permits, abi::NOTIFY_INVAL_ENTRY, body).await
-    }
-
-    async fn notify(&self, permits: &Arc<Semaphore>, code: i32, body: Vec<u8>) -> Result<(), Errno> {
-        self.notify_with((), permits, code, body).await
+    async fn notify(&self, permits: &Arc<Semaphore>, notice: Notice) -> Result<(), Errno> {
+        self.notify_with((), permits, notice).await
     }
 
     /// Sends a notification, and drops `held` when the kernel has obeyed.
@@ -104,19 +165,16 @@ impl Notifier {
         &self,
         held: impl Send + 'static,
         permits: &Arc<Semaphore>,
-        code: i32,
-        body: Vec<u8>,
+        notice: Notice,
     ) -> Result<(), Errno> {
         // The semaphore is never closed.
         let permit = permits.clone().acquire_owned().await.map_err(|_| Errno::ESHUTDOWN)?;
-        let sink = self.sink.clone();
-        let sent = tokio::task::spawn_blocking(move || {
-            let _held = (permit, held);
-            let len = (size_of::<abi::OutHeader>() + body.len()) as u32; // a name's length was checked, the rest is small
-            let header = abi::OutHeader { len, error: code, unique: 0 };
-            sink.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(&body)])
+        let (kernel, (obeyed, answer)) = (self.kernel.clone(), oneshot::channel());
+        self.rt.spawn(async move {
+            let _ = obeyed.send(kernel.obey(notice).await);
+            drop((permit, held));
         });
-        sent.await.map_err(|_| Errno::ESHUTDOWN)?.map(drop).map_err(|e| Errno::from_io(&e))
+        answer.await.map_err(|_| Errno::ESHUTDOWN)?
     }
 }
 
@@ -161,7 +219,7 @@ mod tests {
     #[tokio::test]
     async fn notifications_as_the_kernel_reads_them() {
         let sink = Arc::new(Captured::default());
-        let n = Notifier::new(sink.clone());
+        let n = Notifier::new(&Rt::production(), sink.clone());
         n.inval_inode(5, 4096, 0).await.unwrap();
         n.inval_inode_attributes(5).await.unwrap();
         n.expire_entry(1, b"ab").await.unwrap();
@@ -200,7 +258,7 @@ mod tests {
     #[tokio::test]
     async fn pages_that_are_stuck_hold_up_no_names_lists_or_attributes() {
         let sink = Arc::new(Stuck::default());
-        let n = Notifier::new(sink.clone());
+        let n = Notifier::new(&Rt::production(), sink.clone());
         let pages = (0..2 * NOTIFICATIONS_MAX as u64).map(|node| {
             let n = n.clone();
             tokio::spawn(async move { n.inval_inode(node, 4096, 0).await })
@@ -223,7 +281,7 @@ mod tests {
     #[tokio::test]
     async fn a_file_whose_pages_are_stuck_does_not_hold_up_other_files() {
         let sink = Arc::new(Stuck::default());
-        let n = Notifier::new(sink.clone());
+        let n = Notifier::new(&Rt::production(), sink.clone());
         let invalidate = |node, offset| {
             let n = n.clone();
             tokio::spawn(async move { n.inval_inode(node, offset, 0).await })

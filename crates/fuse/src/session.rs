@@ -195,7 +195,7 @@ fn run(
     for c in helpers.iter().chain([&channel]) {
         c.set_nonblocking()?;
     }
-    let notifier = Notifier::new(channel.clone());
+    let notifier = Notifier::new(&rt, channel.clone());
     handler.init(notifier.clone());
     let (interrupts, help) = (Arc::new(Interrupts::new(rt.clone())), Notify::new());
     let releases = Arc::new(Releases::new(helpers.len() + 1));

@@ -11,6 +11,7 @@ use crate::distance;
 use crate::journal::{self, Application, Setup};
 use crate::live_storm::{self, Liveness};
 use crate::liveness;
+use crate::pages;
 use crate::ping_storm::{self, Extent, Part, Topology};
 use crate::scale::Crowd;
 use crate::scenario::{Trouble, run_seed};
@@ -136,6 +137,15 @@ enum SimCommand {
         #[arg(long, default_value_t = 400)]
         steps: u32,
     },
+    /// Many seeds of programs that load, store, read and write the same pages through several mounts, behind a model of the kernel: every
+    /// number is one that the file held at that moment
+    Pages {
+        #[command(flatten)]
+        seeds: Seeds,
+        /// Steps of each program
+        #[arg(long, default_value_t = 200)]
+        steps: u32,
+    },
     /// One seed, with its failure in full
     Replay {
         /// The seed
@@ -156,6 +166,9 @@ enum SimCommand {
         /// A seed of `distance`, not of `sweep`
         #[arg(long, conflicts_with_all = ["crashes", "locks", "away", "liveness"])]
         distance: bool,
+        /// A seed of `pages`, not of `sweep`
+        #[arg(long, conflicts_with_all = ["crashes", "locks", "away", "liveness", "distance"])]
+        pages: bool,
         /// With --crashes: the answers that the failed sweep was run with
         #[arg(long, requires = "crashes")]
         answers: Option<Answers>,
@@ -433,7 +446,8 @@ pub fn main(args: SimArgs) -> ExitCode {
         }
         SimCommand::Liveness { seeds, steps } => sweep(&LIVENESS, seeds.from, seeds.seeds, steps, args.json),
         SimCommand::Distance { seeds, steps } => sweep(&DISTANCE, seeds.from, seeds.seeds, steps, args.json),
-        SimCommand::Replay { seed, locks, crashes, away, liveness, distance, answers, steps, log } => {
+        SimCommand::Pages { seeds, steps } => sweep(&PAGES, seeds.from, seeds.seeds, steps, args.json),
+        SimCommand::Replay { seed, locks, crashes, away, liveness, distance, pages, answers, steps, log } => {
             if let Some(Err(e)) = log.as_deref().map(crate::log::print) {
                 eprintln!("nacre sim: --log: {e}");
                 return ExitCode::FAILURE;
@@ -444,6 +458,7 @@ pub fn main(args: SimArgs) -> ExitCode {
                 () if away => &AWAY,
                 () if liveness => &LIVENESS,
                 () if distance => &DISTANCE,
+                () if pages => &PAGES,
                 () => &SWEEP,
             };
             replay(story, seed, steps, args.json)
@@ -537,6 +552,13 @@ const DISTANCE: Story = Story {
     run: distance::run_seed,
     trouble: |seed| distance::Path::of_seed(seed).to_string(),
     replay: "nacre sim replay --distance",
+};
+
+const PAGES: Story = Story {
+    name: "pages",
+    run: pages::run_seed,
+    trouble: |seed| pages::Course::of_seed(seed).to_string(),
+    replay: "nacre sim replay --pages",
 };
 
 /// The outcome of one seed.

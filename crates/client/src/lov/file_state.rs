@@ -7,10 +7,11 @@ use nacre_ldlm::Extent;
 use nacre_ldlm::shared_write::SharedWrite;
 use nacre_rt::Rt;
 use parking_lot::Mutex;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
+use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// How long a call waits for a file's gate with locks in hand, and without them before it tries again. The gate is held for
 /// the time of a copy, or of a request to an OST that answers; other clients may wait for the locks.
@@ -53,7 +54,9 @@ pub(crate) struct FileState {
     groups: AtomicUsize,
     uses: Mutex<Uses>,
     /// How many locks are being given back for which a door forgets pages.
-    forgetting: watch::Sender<usize>,
+    forgetting: AtomicUsize,
+    /// Notified when `forgetting` grows.
+    forgets: Notify,
     /// How each open file that writes gets its locks.
     writers: Mutex<Vec<Weak<Mutex<SharedWrite>>>>,
     /// When a write lock was last called back.
@@ -135,20 +138,26 @@ impl FileState {
 
     /// Counts a lock that is being given back for which a door forgets pages.
     pub(crate) fn begin_forgetting(&self) {
-        self.forgetting.send_modify(|count| *count += 1);
+        self.forgetting.fetch_add(1, Ordering::AcqRel);
+        self.forgets.notify_waiters();
     }
 
     /// The opposite of [`FileState::begin_forgetting`].
     pub(crate) fn end_forgetting(&self) {
-        self.forgetting.send_modify(|count| {
-            *count = count.checked_sub(1).expect("a door stops forgetting pages, and none did forget");
-        });
+        let before = self.forgetting.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "a door stops forgetting pages of {}, and none did forget", self.fid);
     }
 
     /// Waits until a door forgets pages.
     pub(crate) async fn until_forgetting(&self) {
-        // The sender lives as long as this file.
-        let _ = self.forgetting.subscribe().wait_for(|count| *count > 0).await;
+        loop {
+            let mut forgets = pin!(self.forgets.notified());
+            forgets.as_mut().enable();
+            if self.forgetting.load(Ordering::Acquire) > 0 {
+                return;
+            }
+            forgets.await;
+        }
     }
 
     /// True if an open file of this mount holds a group lock.
@@ -251,7 +260,8 @@ impl Files {
             error: Mutex::default(),
             groups: AtomicUsize::new(0),
             uses: Mutex::new(Uses { pages: Pages::Read, open: 0, storing: 0 }),
-            forgetting: watch::Sender::new(0),
+            forgetting: AtomicUsize::new(0),
+            forgets: Notify::new(),
             writers: Mutex::default(),
             called_back: Mutex::default(),
             unprivileged: AtomicBool::new(false),

@@ -59,7 +59,7 @@ impl FileWrite<'_> {
             let (object, caller, data) = (&part.object, self.caller, io.gather(self.offset, self.data));
             async move {
                 let (offset, locking) = (io.offset, self.file.locking);
-                let write = ObjectWrite { object, of, caller, locking, offset, data };
+                let write = ObjectWrite { object, of, caller, locking, offset, data, from_page: false };
                 let (done, error) = match &guard {
                     Some(guard) => part.osc.write(guard, &write).await,
                     None => Box::pin(part.osc.write_unlocked(&write)).await,
@@ -106,7 +106,7 @@ impl Lov {
                     return Err(Errno::EFBIG);
                 }
                 let (locking, data) = (file.locking, data.slice(0, len));
-                let write = ObjectWrite { object, of, caller, locking, offset: place.offset, data };
+                let write = ObjectWrite { object, of, caller, locking, offset: place.offset, data, from_page: false };
                 let (done, error) = part.osc.write(&guard, &write).await;
                 return sum_up(offset, len, [(offset + done as u64, error)]);
             }
@@ -152,20 +152,31 @@ impl Lov {
         offset: u64,
         data: &Payload,
     ) -> Result<(), Errno> {
+        let mut parts = self.parts(file, offset, data.len() as u64).await?;
+        // The kernel may know an older, larger size than the file has. What is stored behind the end is nobody's.
+        if parts.iter().any(|(part, _)| part.range.end > part.object.state.lock().size()) {
+            let len = self.glimpse_size(caller, file).await?.saturating_sub(offset).min(data.len() as u64);
+            parts = if len == 0 { Vec::new() } else { self.parts(file, offset, len).await? };
+        }
         let mut ended = Ok(());
-        for (part, io) in self.parts(file, offset, data.len() as u64).await? {
+        for (part, io) in parts {
             let (of, locking) = (file.object(part.stripe, part.object.fid, now), file.locking);
             let (object, data) = (&part.object, io.gather(offset, data));
             let Range { start, end } = part.range;
             let mut at = start;
             while at < end {
+                let newer = object.state.lock().newer_until(at);
+                if let Some(newer) = newer {
+                    at = end.min(newer);
+                    continue;
+                }
                 let Some((guard, until)) = part.osc.lock_of_stored(object, at, end) else {
                     ended = Err(Errno::EIO);
                     at = (at - at % PAGE_SIZE + PAGE_SIZE).min(end);
                     continue;
                 };
                 let data = data.slice((at - start) as usize, (until - at) as usize);
-                let write = ObjectWrite { object, of, caller, locking, offset: at, data };
+                let write = ObjectWrite { object, of, caller, locking, offset: at, data, from_page: true };
                 if let (_, Some(error)) = part.osc.write(&guard, &write).await {
                     // A lock that was lost meanwhile cannot be replaced.
                     ended = Err(if error == Errno::ESTALE { Errno::EIO } else { error });
@@ -241,7 +252,8 @@ impl Lov {
                 return Err(Errno::EFBIG);
             }
             let data = data.slice(0, room);
-            let write = ObjectWrite { object: &part.object, of, caller, locking, offset: place.offset, data };
+            let write =
+                ObjectWrite { object: &part.object, of, caller, locking, offset: place.offset, data, from_page: false };
             let (done, error) = part.osc.write(&guard, &write).await;
             return Ok((size, sum_up(size, room, [(size + done as u64, error)])?));
         }

@@ -358,6 +358,17 @@ impl ObjectState {
         self.changes.iter().any(|change| change.range.overlaps(range))
     }
 
+    /// End of the bytes from `at` on that are newer than those in a page of a door: written since it was filled, or just being
+    /// written.
+    pub(crate) fn newer_until(&self, at: u64) -> Option<u64> {
+        let under_way = self
+            .changes
+            .iter()
+            .filter(|change| !change.exclusive && change.range.contains(&Extent { start: at, end: at }));
+        let under_way = under_way.map(|change| change.range.end.saturating_add(1)).max();
+        self.pages.newer_until(at).max(under_way)
+    }
+
     /// The mtime that a program set for the dirty bytes, if any.
     pub(crate) fn mtime_set(&self) -> Option<Timestamp> {
         self.mtime_set

@@ -25,6 +25,9 @@ const RANGES_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct KernelPages {
     under: BTreeMap<LockId, Under>,
+    /// Bytes that were written since the page around them was filled, other than from that page. The door drops the page before the
+    /// write is answered; what comes out of it meanwhile has older bytes there, which must not be written.
+    newer: PageSet,
     /// How often a door began to forget.
     begun: u64,
     /// How long pages are kept after they were filled.
@@ -72,17 +75,31 @@ impl KernelPages {
             return false;
         }
         under.pages.insert(range);
+        self.newer.remove(range);
         (under.filled, under.is_stored) = (now, false);
         let soon = self.gone.take().is_some_and(|gone| now.since(gone) < MISSED_SOON);
         self.kept_for = if soon { (self.kept_for * 2).min(KEPT_FOR_AT_MOST) } else { KEPT_FOR };
         true
     }
 
-    /// Something comes out of the page at `at`. Returns the lock that the page was filled under, and the end of the pages after it
+    /// A program has written bytes by a system call.
+    pub(crate) fn written(&mut self, range: Extent) {
+        if self.under.values().any(|under| under.pages.overlaps(range) || under.leaving.overlaps(range)) {
+            self.newer.insert(range);
+        }
+    }
+
+    /// End of the bytes from `at` on that were written since their page was filled.
+    pub(crate) fn newer_until(&self, at: u64) -> Option<u64> {
+        self.newer.end_from(at)
+    }
+
+    /// Something comes out of the page at `at`, where there is nothing newer. Returns the lock that the page was filled under, and the end of the pages after it
     /// for which the same is true. None if the lock is lost, or keeps nobody from writing.
     pub(crate) fn stored(&mut self, at: u64) -> Option<(LockId, u64)> {
         self.under.iter_mut().filter(|(_, under)| under.mode != LockMode::Pr).find_map(|(id, under)| {
             let end = under.pages.end_from(at).or_else(|| under.leaving.end_from(at))?;
+            let end = self.newer.next_start(at).map_or(end, |newer| end.min(newer));
             under.is_stored = true;
             Some((*id, end))
         })
@@ -230,6 +247,28 @@ impl PageSet {
         self.0.iter().map(|(start, end)| end - start).sum()
     }
 
+    fn remove(&mut self, range: Extent) {
+        let (start, end) = (range.start, range.end.saturating_add(1));
+        while let Some((s, e)) = self.0.range(..end).next_back().map(|(s, e)| (*s, *e)).filter(|(_, e)| *e > start) {
+            self.0.remove(&s);
+            if s < start {
+                self.0.insert(s, start);
+            }
+            if e > end {
+                self.0.insert(end, e);
+            }
+        }
+    }
+
+    fn overlaps(&self, range: Extent) -> bool {
+        self.0.range(..=range.end).next_back().is_some_and(|(_, end)| *end > range.start)
+    }
+
+    /// Start of the first range behind `at`.
+    fn next_start(&self, at: u64) -> Option<u64> {
+        self.0.range(at..).next().map(|(start, _)| *start)
+    }
+
     /// End of the range that has the byte at `at`.
     fn end_from(&self, at: u64) -> Option<u64> {
         self.0.range(..=at).next_back().map(|(_, end)| *end).filter(|end| *end > at)
@@ -371,6 +410,25 @@ mod tests {
         assert_eq!([(); 3].map(|()| turn(&mut pages, 100, true)), [2, 1, 1], "what was to be stored is stored");
         assert!(pages.fill(A, LockMode::Pw, page(0), at(2_000_000)));
         assert_eq!(pages.keep_for(A, at(2_020_000)), Duration::ZERO, "kept already");
+    }
+
+    #[test]
+    fn what_was_written_since_a_page_was_filled_is_not_taken_from_the_page() {
+        let mut pages = KernelPages::default();
+        let bytes = |start, len| Extent { start, end: start + len - 1 };
+        pages.written(bytes(8, 8));
+        assert_eq!(pages.newer_until(8), None, "there is no page");
+        assert!(pages.fill(A, LockMode::Pw, pages_of(0, 2), at(0)));
+        pages.written(bytes(PAGE - 8, 16));
+        pages.written(bytes(8, 8));
+        assert_eq!(pages.stored(0), Some((A, 8)));
+        assert_eq!((pages.newer_until(8), pages.newer_until(16)), (Some(16), None));
+        assert_eq!(pages.stored(16), Some((A, PAGE - 8)));
+        assert_eq!(pages.newer_until(PAGE - 8), Some(PAGE + 8));
+        // The door has dropped the first page, and fills it anew.
+        assert!(pages.fill(A, LockMode::Pw, page(0), at(0)));
+        assert_eq!(pages.stored(0), Some((A, PAGE)));
+        assert_eq!(pages.newer_until(PAGE), Some(PAGE + 8));
     }
 
     #[test]

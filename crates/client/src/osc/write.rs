@@ -32,6 +32,8 @@ pub(crate) struct ObjectWrite<'a> {
     pub(crate) offset: u64,
     /// Bytes to write; not empty.
     pub(crate) data: Payload,
+    /// True if the bytes come out of a page of a door's kernel.
+    pub(crate) from_page: bool,
 }
 
 impl ObjectWrite<'_> {
@@ -136,6 +138,9 @@ impl Osc {
             account.took(charge);
         }
         state.note_write(of, caller, guard.id);
+        if !write.from_page {
+            state.pages.written(range);
+        }
         let kept = state.cache.write(*offset, data, now);
         assert_eq!(kept, charge, "grant kept for {len} bytes at {offset}, and what was taken of the account");
         object.account(&state);
@@ -183,6 +188,7 @@ impl Osc {
         let _changing = self.begin_change(object, &range, false).await;
         self.flush_range(object, &range).await;
         let answer = self.write_at_server(write, 0).await;
+        object.state.lock().pages.written(extent(&range));
         // Bytes that other programs of this mount wrote meanwhile come after this write, and remain.
         self.flush_range(object, &range).await;
         self.drop_clean(object, &range);
@@ -235,6 +241,9 @@ impl Osc {
         // Earlier dirty bytes were acknowledged to programs, so they are written first: this write may fail.
         self.flush_range(object, &range).await;
         let answer = self.write_at_server(write, lock).await;
+        if !write.from_page {
+            object.state.lock().pages.written(extent(&range));
+        }
         // Reads that began before may have cached the old bytes.
         self.drop_clean(object, &range);
         answer

@@ -5,6 +5,7 @@
 
 mod client;
 mod messages;
+mod model;
 mod server;
 
 use client::{Client, Handle};

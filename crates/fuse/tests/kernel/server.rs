@@ -74,6 +74,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Requests of all kinds that have arrived since this was asked last.
+    pub(crate) fn take_all_seen(&mut self) -> Vec<Seen> {
+        std::mem::take(&mut self.seen)
+    }
+
     fn file(&mut self, node: u64) -> &mut Vec<u8> {
         match node {
             A => &mut self.a,
