@@ -11,7 +11,7 @@ pub(crate) mod plan;
 mod read;
 mod write;
 
-use crate::mount::connection::{Caller, PATIENCE};
+use crate::mount::connection::{Caller, Connection, PATIENCE};
 use crate::mount::targets::Targets;
 use crate::osc::Osc;
 use crate::osc::locks::{HeldUp, LockGuard, Locking, Wanted};
@@ -28,12 +28,17 @@ use nacre_wire::ldlm::LockMode;
 use plan::{ObjectIo, StripeMap};
 pub(crate) use read::ForDoor;
 use std::ops::Range;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::RwLockWriteGuard;
 pub(crate) use write::{Way, Written};
 
 /// No file reaches beyond this offset.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// How long an operation holds locks for which others wait, while it waits for another one.
+const HELD_IN_VAIN: Duration = Duration::from_millis(100);
 
 /// The object layer of a mount.
 pub(crate) struct Lov {
@@ -537,6 +542,24 @@ impl Lov {
     }
 }
 
+/// Waits for `asked`, which wants a lock, while no server waits for those held already; else returns none after a while. Whoever waits
+/// for them may be unable to give up the lock that is wanted, because its kernel does not write pages out while it changes the
+/// file's size.
+async fn while_nobody_waits<T>(
+    connection: &Connection,
+    held: &[LockGuard],
+    mut asked: Pin<&mut impl Future<Output = T>>,
+) -> Option<T> {
+    let rt = connection.mount().rt.clone();
+    loop {
+        match rt.timeout(HELD_IN_VAIN, asked.as_mut()).await {
+            Ok(asked) => return Some(asked),
+            Err(_) if held.iter().any(LockGuard::is_called_back) => return None,
+            Err(_) => {}
+        }
+    }
+}
+
 /// Takes the lock of each part by `lock`, in order. No lock is held while the operation waits for an OST that is away:
 /// the locks are given back, and taken again when the OST answers. None if `lock` returns none for a part, because that
 /// part needs no lock of this client.
@@ -552,7 +575,16 @@ async fn lock_each<'p, F: Future<Output = Result<Option<LockGuard>, Errno>>>(
             let connection = part.osc.connection();
             let asked = match guards.is_empty() {
                 true => Some(lock(part).await),
-                false => connection.while_connected(Box::pin(lock(part))).await,
+                false => {
+                    let asked = connection.while_connected(Box::pin(lock(part)));
+                    match while_nobody_waits(connection, &guards, pin!(asked)).await {
+                        Some(asked) => asked,
+                        None => {
+                            drop(guards);
+                            continue 'again;
+                        }
+                    }
+                }
             };
             let Some(answer) = asked else {
                 drop(guards);

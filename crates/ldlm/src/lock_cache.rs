@@ -435,6 +435,11 @@ impl LockCache {
         lock.step(event, |lock| lock.references += 1);
     }
 
+    /// Returns whether the server waits for a held lock.
+    pub fn is_called_back(&self, id: LockId) -> bool {
+        self.locks.get(&id).is_some_and(|lock| lock.called_back != 0)
+    }
+
     /// Returns whether a usable lock of this client keeps others from writing from `from` to the end of file, so that
     /// the file size known here is true.
     pub fn covers_to_eof(&self, resource: Fid, from: u64) -> bool {

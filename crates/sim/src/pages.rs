@@ -28,6 +28,8 @@ const NAME: &[u8] = b"f";
 /// Node of the root directory.
 const ROOT: u64 = 1;
 const O_RDONLY: u32 = 0;
+/// Numbers in each page.
+const NUMBERS: u64 = 3;
 /// Bytes of the file at the beginning: three stripes and a half.
 const SIZE: u64 = 7 * STRIPE_SIZE_MIN as u64 / 2;
 
@@ -258,7 +260,7 @@ impl Program {
         let at = *fits.get(self.prng.below(fits.len().max(1) as u64) as usize)?;
         // The pages that are used lie in different stripes.
         let page = self.prng.below(self.course.pages) * 11 % (SIZE / PAGE);
-        Some((page * PAGE + 8 * self.prng.below(3), at))
+        Some((page * PAGE + 8 * self.prng.below(NUMBERS), at))
     }
 
     /// True if a place may lie beyond the end of the file, as far as a kernel knows it.
@@ -306,15 +308,28 @@ impl Program {
 
     async fn write(&mut self) {
         let Some((place, at)) = self.place(true) else { return };
-        let (value, begin) = {
-            let mut registers = self.registers.lock();
-            let value = registers.new_value();
-            (value, registers.begin_write(place, value, &self.name))
+        // Where the size changes the file always ends with a page: what is stored behind its end may be lost.
+        let places: Vec<u64> = match self.course.resizes {
+            true => (0..NUMBERS).map(|n| place - place % PAGE + 8 * n).collect(),
+            false => vec![place],
         };
-        let data = Bytes::copy_from_slice(&value.to_le_bytes());
-        let written = self.mount.kernel.write(&self.files[at].0, place, data).await;
-        assert_eq!(written, Ok(8), "{} writes at {place}", self.name);
-        self.registers.lock().wrote(place, value, begin, &self.name);
+        let begun: Vec<_> = {
+            let mut registers = self.registers.lock();
+            let begin = |place: &u64| {
+                let value = registers.new_value();
+                (*place, value, registers.begin_write(*place, value, &self.name))
+            };
+            places.iter().map(begin).collect()
+        };
+        let mut data: Vec<u8> = begun.iter().flat_map(|(_, value, _)| value.to_le_bytes()).collect();
+        if self.course.resizes {
+            data.resize(PAGE as usize, 0);
+        }
+        let (first, len) = (places[0], data.len());
+        let written = self.mount.kernel.write(&self.files[at].0, first, data.into()).await;
+        assert_eq!(written, Ok(len), "{} writes at {first}", self.name);
+        let mut registers = self.registers.lock();
+        begun.into_iter().for_each(|(place, value, begin)| registers.wrote(place, value, begin, &self.name));
     }
 
     async fn sync(&mut self) {
@@ -338,7 +353,7 @@ impl Program {
         let begins: Vec<_> = {
             let mut registers = self.registers.lock();
             registers.begin_resize(size);
-            let places = (0..SIZE / PAGE).flat_map(|page| (0..3).map(move |n| page * PAGE + 8 * n));
+            let places = (0..SIZE / PAGE).flat_map(|page| (0..NUMBERS).map(move |n| page * PAGE + 8 * n));
             let cut: Vec<u64> = places.filter(|place| *place >= size).collect();
             cut.into_iter().map(|place| (place, registers.begin_write(place, 0, &self.name))).collect()
         };

@@ -61,6 +61,9 @@ pub mod enqueue_flags {
     /// The client has this lock, extent or flock, from a target that was started anew: it is to have it again, an extent lock
     /// exactly as it is and under the same handle. Only in a recovery.
     pub const REPLAY: u32 = 0x20;
+    /// The request need not wait behind others that wait for a lock of the same client on the same object: the client cannot
+    /// give that lock back before it has this one. Ignored if nobody waits for such a lock. Granted exactly as asked for.
+    pub const AHEAD: u32 = 0x80;
 }
 
 /// Bits of [`EnqueueReply::flags`].

@@ -142,6 +142,11 @@ impl LockGuard {
         if released { None } else { self.osc.locks.lock().release(self.id, self.osc.now()) }
     }
 
+    /// True if the server waits for the lock.
+    pub(crate) fn is_called_back(&self) -> bool {
+        self.osc.locks.lock().is_called_back(self.id)
+    }
+
     /// True if an eviction or a restart of the server has taken the lock.
     pub(crate) fn is_lost(&self) -> bool {
         self.osc.epoch.load(Ordering::Acquire) != self.epoch
@@ -316,7 +321,9 @@ impl Osc {
     ) -> Result<LockGuard, Errno> {
         let (start, end, more) = ask.exactly.as_ref().unwrap_or(&ask.ranges).to_wire();
         let exact = if ask.exactly.is_some() { enqueue_flags::NO_EXPANSION } else { 0 };
-        let (kind, resource, mode, flags) = (LockKind::Extent, object.fid, ask.mode, exact | ask.flags);
+        // Pages whose lock others wait for are not written before the size has changed.
+        let ahead = if ask.held_up == HeldUp::Stores { enqueue_flags::AHEAD } else { 0 };
+        let (kind, resource, mode, flags) = (LockKind::Extent, object.fid, ask.mode, exact | ahead | ask.flags);
         let group = ask.group;
         let body = Enqueue { kind, resource, mode, start, end, flags, more, group, ..Enqueue::default() };
         loop {

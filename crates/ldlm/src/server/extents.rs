@@ -36,6 +36,8 @@ pub(super) struct Asked {
     pub(super) exact: bool,
     /// True if the client waits for its own locks, too.
     pub(super) alone: bool,
+    /// True if the request does not wait behind those that wait for its client.
+    pub(super) ahead: bool,
 }
 
 impl Asked {
@@ -74,6 +76,7 @@ impl Asked {
     fn is_never_grown(&self) -> bool {
         self.exact
             || self.local
+            || self.ahead
             || self.mode == LockMode::Group
             || !self.ranges.is_single()
             || self.ranges == RangeSet::ALL
@@ -327,7 +330,7 @@ impl Extents {
     fn blocker(&self, ask: &Asked, place: Place) -> Option<LockId> {
         // An operation under a lock of its own client does not queue: the requests in front of it wait for that lock,
         // too.
-        let queues = self.waiting.is_empty() || !self.is_under_own_lock(ask);
+        let queues = self.waiting.is_empty() || !(self.is_under_own_lock(ask) || self.goes_ahead(ask));
         for (.., id) in self.waiting.range(..place).rev().filter(|_| queues) {
             if self.get(*id).is_some_and(|earlier| earlier.conflicts(ask)) {
                 return Some(*id);
@@ -339,6 +342,16 @@ impl Extents {
             false
         });
         found
+    }
+
+    /// Returns whether requests wait for a lock that the client cannot give back before it has this one.
+    fn goes_ahead(&self, ask: &Asked) -> bool {
+        let is_awaited = |id: LockId| {
+            self.locks.get(&id).is_some_and(|own| {
+                !own.ask.local && own.ask.client == ask.client && own.state == State::Granted { called_back: true }
+            })
+        };
+        ask.ahead && self.granted.iter().any(|tree| !tree.overlapping(Extent::ALL, &mut |id| !is_awaited(id)))
     }
 
     /// Returns whether this is an operation on behalf of a client that holds a lock which allows it.
@@ -640,7 +653,17 @@ mod tests {
 
     fn asked(id: u64) -> Asked {
         let (client, ranges) = (ClientId(id), RangeSet::ALL);
-        Asked { id: LockId(id), client, local: false, mode: LockMode::Pw, ranges, group: 0, exact: false, alone: false }
+        Asked {
+            id: LockId(id),
+            client,
+            local: false,
+            mode: LockMode::Pw,
+            ranges,
+            group: 0,
+            exact: false,
+            alone: false,
+            ahead: false,
+        }
     }
 
     /// A lock, and a request that waits for it.

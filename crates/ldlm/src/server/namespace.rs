@@ -204,7 +204,17 @@ impl Namespace {
         let id = self.unused_id();
         let mode = if mode == LockMode::Pr { LockMode::Pr } else { LockMode::Pw };
         self.name(id, Named::LocalExtent { resource });
-        let ask = Asked { id, client: on_behalf, local: true, mode, ranges, group: 0, exact: true, alone: false };
+        let ask = Asked {
+            id,
+            client: on_behalf,
+            local: true,
+            mode,
+            ranges,
+            group: 0,
+            exact: true,
+            alone: false,
+            ahead: false,
+        };
         if self.place(resource, ask, now, effects) { Local::Granted(id) } else { Local::Waiting(id) }
     }
 
@@ -386,7 +396,8 @@ impl Namespace {
         let is_replay = flags & enqueue_flags::REPLAY != 0;
         let id = if is_replay { LockId(enqueue.handle) } else { self.unused_id() };
         let alone = self.settings.own_locks_conflict;
-        let ask = Asked { id, client: *client, local: false, mode, ranges, group, exact, alone };
+        let ahead = flags & enqueue_flags::AHEAD != 0;
+        let ask = Asked { id, client: *client, local: false, mode, ranges, group, exact, alone, ahead };
         let has_room = self.ranges.of(*client) + ask.ranges.ranges().len() <= CLIENT_RANGES_MAX;
         if is_replay {
             return self.replay_extent(request, ask, has_room, now, effects);
