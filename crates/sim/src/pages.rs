@@ -93,8 +93,8 @@ async fn tell(cluster: Arc<Cluster>, course: Course, seed: u64, steps: u32) {
         for p in 0..course.programs {
             let name = format!("program {p} of mount {n}");
             let prng = Prng::new(seed ^ (n as u64 + 1) << 32 ^ (p as u64 + 1) << 48);
-            let program =
-                Program { mount: mount.clone(), registers: registers.clone(), course, name, prng, files: Vec::new() };
+            let (mount, registers, resizes) = (mount.clone(), registers.clone(), course.resizes && n == 0);
+            let program = Program { mount, registers, course, resizes, name, prng, files: Vec::new() };
             programs.push(cluster.rt().spawn(program.run(steps)));
         }
     }
@@ -197,6 +197,9 @@ struct Program {
     mount: Arc<Mounted>,
     registers: Arc<Mutex<Registers>>,
     course: Course,
+    /// True if this program changes the size, which only those of one mount do: while two change it at the same time, neither kernel writes
+    /// the pages out that the other one waits for.
+    resizes: bool,
     name: String,
     prng: Prng,
     /// Open files, and whether they are open for reading and writing.
@@ -224,7 +227,7 @@ impl Program {
             2 => self.mount.kernel.reclaim(self.mount.node).await,
             3 => self.sync().await,
             4 => self.stat().await,
-            5 if self.course.resizes => self.resize().await,
+            5 if self.resizes => self.resize().await,
             6..12 => self.load().await,
             12..18 => self.store().await,
             18..21 => self.read().await,
