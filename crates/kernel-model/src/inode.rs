@@ -91,6 +91,15 @@ impl Inode {
         state.believed_until = Time::ZERO;
     }
 
+    /// A READ ended early, because the file ends there.
+    fn ends_at(&self, end: u64, asked: u64) {
+        let mut state = self.state.lock();
+        if state.version == asked && end < state.size && !state.no_write {
+            state.version += 1;
+            state.size = end;
+        }
+    }
+
     /// Asks for the attributes unless they are believed. Other data than before makes all pages doubtful
     /// (FUSE_AUTO_INVAL_DATA).
     pub(crate) async fn refresh(self: &Arc<Self>, kernel: &Kernel) -> Result<(), Errno> {
@@ -277,10 +286,15 @@ impl Inode {
                 continue;
             }
             kernel.pause().await;
-            let len = mine.len() as u64 * PAGE;
+            let (len, version) = (mine.len() as u64 * PAGE, self.state.lock().version);
             let answer = kernel.server.read(self.node, file.opened.handle, n * PAGE, len, true).await;
             // Between the answer and its use the kernel may do other things.
             kernel.pause().await;
+            if let Ok(bytes) = &answer
+                && (bytes.len() as u64) < len
+            {
+                self.ends_at(n * PAGE + bytes.len() as u64, version);
+            }
             for (i, (n, page)) in mine.iter().enumerate() {
                 match &answer {
                     Ok(bytes) => page.filled(bytes.chunks(PAGE as usize).nth(i).unwrap_or_default()),

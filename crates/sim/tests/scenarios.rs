@@ -7,6 +7,7 @@ mod doors;
 mod fsck;
 mod idle;
 mod liveness;
+mod pages;
 mod queues;
 mod rails;
 mod recovery_small;

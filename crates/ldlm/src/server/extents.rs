@@ -113,7 +113,8 @@ pub(super) struct Extents {
     overgrown: bool,
     /// Number of waiting requests that ask for PR.
     waiting_readers: usize,
-    /// Waiting requests of the server, by the client on whose behalf they are.
+    /// Waiting requests that a lock of their client may let pass by the queue: those of the server on its behalf, and those that go
+    /// ahead. By the client.
     operations: BTreeSet<(ClientId, Place)>,
     /// Waiting requests by the lock or request that they watch.
     watchers: BTreeMap<LockId, BTreeSet<Place>>,
@@ -229,18 +230,26 @@ impl Extents {
             }
             true
         });
+        let first_called_back = changes.called_back.len();
         for id in in_the_way {
             self.set_called_back(id);
             changes.called_back.push(id);
         }
         self.waiting.insert(place);
         self.waiting_readers += usize::from(ask.mode == LockMode::Pr);
-        if ask.local {
+        if ask.local || ask.ahead {
             self.operations.insert((ask.client, place));
         }
         self.watchers.entry(blocker).or_default().insert(place);
         let state = State::after(Stage::Asked, Event::Block, State::Waiting { blocker });
         self.put(Lock { ask, place, state });
+        // The holders may have requests that go ahead from now on.
+        let holders = changes.called_back[first_called_back..].iter().filter_map(|id| Some(self.get(*id)?.client));
+        let of_holders = |client| self.operations.range((client, FIRST)..=(client, LAST));
+        let again: Vec<Place> = holders.flat_map(of_holders).map(|(_, place)| *place).collect();
+        for place in again {
+            self.look_again(place, rules, changes);
+        }
         self.assert_counts();
         Placed::Waiting { behind_client }
     }
@@ -508,7 +517,7 @@ impl Extents {
         assert!(self.waiting_readers >= is_reader, "a reader leaves the queue, and none was counted");
         self.waiting_readers -= is_reader;
         let was_operation = self.operations.remove(&(ask.client, place));
-        assert_eq!(was_operation, ask.local, "{:?} waits, and is filed as what it is not", ask.id);
+        assert_eq!(was_operation, ask.local || ask.ahead, "{:?} waits, and is filed as what it is not", ask.id);
     }
 
     fn stop_watching(&mut self, blocker: LockId, place: Place) {
@@ -615,7 +624,7 @@ impl Extents {
             let State::Waiting { blocker } = state else { continue };
             waiting.insert(*place);
             readers += usize::from(ask.mode == LockMode::Pr);
-            operations.extend(Some((ask.client, *place)).filter(|_| ask.local));
+            operations.extend(Some((ask.client, *place)).filter(|_| ask.local || ask.ahead));
             watchers.entry(*blocker).or_default().insert(*place);
             let in_the_way = self.locks.get(blocker).is_some_and(|other| {
                 let before = matches!(other.state, State::Granted { .. }) || other.place < *place;
@@ -626,8 +635,9 @@ impl Extents {
                 let came_later = lock.place > *place && lock.place.2 > place.2;
                 came_later && matches!(lock.state, State::Granted { .. }) && lock.ask.conflicts(ask)
             };
-            // An operation under a lock of its own client does not queue.
-            let unfair = self.locks.values().filter(overtook).find(|lock| !lock.ask.local && !self.overgrown);
+            // An operation under a lock of its own client does not queue, nor does a request that goes ahead.
+            let queues = |lock: &&Lock| !lock.ask.local && !lock.ask.ahead && !self.overgrown;
+            let unfair = self.locks.values().filter(overtook).find(queues);
             ensure(unfair.is_none(), || format!("{ask:?} waits, and {unfair:?} came later"))?;
         }
         ensure(waiting == self.waiting, || format!("the queue has {:?}, waiting are {waiting:?}", self.waiting))?;

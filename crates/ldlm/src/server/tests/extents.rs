@@ -133,6 +133,50 @@ fn what_a_client_does_under_its_own_lock_does_not_queue_behind_those_who_wait_fo
 }
 
 #[test]
+fn a_request_goes_ahead_of_those_who_wait_for_a_lock_that_its_client_cannot_give_back_before() {
+    let ahead = || Enqueue { flags: enqueue_flags::AHEAD, ..extent(PW, 200, u64::MAX) };
+    let mut s = Server::new();
+    let page = held(s.send(1, exact(PW, 0, 99)));
+    let other = held(s.send(3, exact(PW, 300, 399)));
+    let next = waiting(s.send(2, exact(PW, 0, 500)));
+    let size = waiting(s.send(1, ahead()));
+    s.cancel(3, other);
+    assert_eq!(s.granted(), [size]);
+    s.cancel(1, size);
+    s.cancel(1, page);
+    assert_eq!(s.granted(), [next]);
+    s.cancel(2, next);
+
+    // The same if the lock is called back when the request already waits behind another one.
+    let (page, other) = (held(s.send(1, exact(PW, 0, 99))), held(s.send(3, exact(PW, 300, 399))));
+    let queued = waiting(s.send(4, exact(PW, 150, 400)));
+    let size = waiting(s.send(1, Enqueue { start: 100, end: 199, ..ahead() }));
+    assert_eq!(s.granted(), []);
+    let next = waiting(s.send(2, exact(PW, 0, 500)));
+    assert_eq!(s.granted(), [size], "it waited for nobody but the one in front of it");
+    s.cancel(1, size);
+    s.cancel(1, page);
+    s.cancel(3, other);
+    assert_eq!(s.granted(), [queued]);
+    s.cancel(4, queued);
+    assert_eq!(s.granted(), [next]);
+}
+
+#[test]
+fn a_client_for_whom_nobody_waits_does_not_go_ahead() {
+    let mut s = Server::new();
+    let page = held(s.send(1, exact(PW, 0, 99)));
+    let other = held(s.send(3, exact(PW, 300, 399)));
+    let queued = waiting(s.send(4, exact(PW, 200, 400)));
+    let size = waiting(s.send(1, Enqueue { flags: enqueue_flags::AHEAD, ..extent(PW, 200, u64::MAX) }));
+    s.cancel(3, other);
+    assert_eq!(s.granted(), [queued]);
+    s.cancel(4, queued);
+    assert_eq!(s.granted(), [size]);
+    assert!(s.cancel(1, page));
+}
+
+#[test]
 fn a_set_of_ranges_is_locked_as_it_is() {
     let mut s = Server::new();
     let strided = |first: u64| {
