@@ -4,7 +4,7 @@
 
 mod registers;
 
-use crate::cluster::{Cluster, run};
+use crate::cluster::{Cluster, Server, run};
 use crate::scenario::{self, Trouble};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -12,7 +12,8 @@ use nacre_base::{Errno, Fid, Prng};
 use nacre_client::open_flags::{O_CREAT, O_RDWR};
 use nacre_fuse::reply::OpenFlags;
 use nacre_fuse::{Notice, Obey, Told, VirtualDoor};
-use nacre_kernel_model::{Attributes, File, Kernel, Opened, PAGE, Server};
+use nacre_kernel_model::{self as kernel_model, Attributes, File, Kernel, Opened, PAGE};
+use nacre_osd::mem::Crash;
 use nacre_rt::{Rt, SimStats};
 use nacre_wire::attr::Credentials;
 use nacre_wire::layout::{ComponentSpec, LayoutSpec, STRIPE_SIZE_MIN};
@@ -43,13 +44,18 @@ pub struct Course {
     pages: u64,
     /// True if the size changes.
     resizes: bool,
+    /// How often a server of objects dies, and is started again.
+    crashes: u32,
 }
 
 impl fmt::Display for Course {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Course { mounts, programs, stripes, pages, resizes } = self;
+        let Course { mounts, programs, stripes, pages, resizes, crashes } = self;
         let resizes = if *resizes { ", resized" } else { "" };
-        write!(f, "{mounts} mounts of {programs} programs, {stripes} stripes, {pages} pages{resizes}")
+        write!(
+            f,
+            "{mounts} mounts of {programs} programs, {stripes} stripes, {pages} pages{resizes}, {crashes} crashes"
+        )
     }
 }
 
@@ -63,6 +69,7 @@ impl Course {
             stripes: prng.range(1, 3) as i32,
             pages: *prng.pick(&[1, 2, 5, 40]),
             resizes: prng.one_in(3),
+            crashes: if prng.one_in(3) { prng.range(1, 3) as u32 } else { 0 },
         }
     }
 }
@@ -97,6 +104,14 @@ async fn tell(cluster: Arc<Cluster>, course: Course, seed: u64, steps: u32) {
             let program = Program { mount, registers, course, resizes, name, prng, files: Vec::new() };
             programs.push(cluster.rt().spawn(program.run(steps)));
         }
+    }
+    let mut prng = Prng::new(!seed);
+    for _ in 0..course.crashes {
+        cluster.rt().sleep(Duration::from_millis(prng.below(700))).await;
+        let server = *prng.pick(&[Server::Oss(0), Server::Oss(1)]);
+        cluster.crash(server, Crash::Process);
+        cluster.rt().sleep(Duration::from_millis(prng.below(3000))).await;
+        cluster.restart(server).await.expect("the server starts again");
     }
     for program in programs {
         program.await;
@@ -163,7 +178,7 @@ fn attributes(Told { size, mtime, valid, .. }: Told) -> Attributes {
 }
 
 #[async_trait]
-impl Server for Behind {
+impl kernel_model::Server for Behind {
     async fn get_attr(&self, node: u64) -> Result<Attributes, Errno> {
         self.0.get_attr(node).await.map(attributes)
     }

@@ -99,7 +99,8 @@ impl Registers {
         let is_over = |write: &Write| writes.clone().any(|later| later.begin > write.end && later.end < begin);
         let mut may = writes.clone().filter(|write| write.value == value && write.begin <= end);
         if !may.any(|write| !is_over(write)) {
-            let last: Vec<_> = writes.clone().rev().take(6).collect();
+            let said = |w: &Write| format!("{} between {} and {} by {}", w.value, w.begin, w.end, w.by);
+            let last: Vec<_> = writes.clone().rev().take(6).map(said).collect();
             panic!("{who} reads {value} at {place} between {begin} and {end}, and the last writes were {last:#?}");
         }
     }
