@@ -21,7 +21,9 @@ const VALID: Duration = Duration::from_secs(3600);
 const SMALL: u64 = 16 << 20;
 /// How long the kernel usually needs at most to drop pages, even if it has to write some of them.
 const DROPPED_WITHIN: Duration = Duration::from_secs(10);
-/// Pauses while a reply is on its way that makes an inode known to the kernel: the first, and the longest.
+/// How long the kernel may take to know an inode of which it was told.
+const KNOWN_WITHIN: Duration = Duration::from_secs(10);
+/// Pauses meanwhile: the first, and the longest.
 const RETRY_FIRST: Duration = Duration::from_micros(200);
 const RETRY_LAST: Duration = Duration::from_millis(100);
 
@@ -97,15 +99,18 @@ impl Invalidate for KernelCache {
 
     async fn attributes(&self, file: Fid) {
         let Some(notifier) = self.notifier.get() else { return };
-        let mut pause = RETRY_FIRST;
+        let (mut pause, begun) = (RETRY_FIRST, self.rt.now());
         while let Some(node) = self.nodes.node(file) {
             match notifier.inval_inode_attributes(node).await {
                 // The kernel will know the inode as soon as the thread runs that waits for the reply, or it is about to
                 // say that it has forgotten the inode.
-                Err(Errno::ENOENT) if pause < RETRY_LAST => self.rt.sleep(pause).await,
+                Err(Errno::ENOENT) if self.rt.now().since(begun) < KNOWN_WITHIN => self.rt.sleep(pause).await,
+                Err(Errno::ENOENT) => {
+                    return tracing::warn!(%file, "the kernel does not know a file of which it was told");
+                }
                 _ => return,
             }
-            pause *= 2;
+            pause = (pause * 2).min(RETRY_LAST);
         }
     }
 

@@ -383,6 +383,25 @@ mod tests {
     }
 
     #[test]
+    fn the_file_has_the_bytes_of_a_part_where_the_map_says_and_no_others_between() {
+        for seed in 0..200 {
+            let mut prng = Prng::new(seed);
+            let layout = random_layout(&mut prng);
+            let map = stripe_map(&layout, prng.below(layout.stripe_count() as u64) as usize);
+            // A page of the component, as far as it has one.
+            let Some(first) = map.first_from(prng.below(4 << 20)) else { continue };
+            let part = first..first + prng.range(1, 4 << 20);
+            let mut at = part.start;
+            for range in map.file_ranges(part.clone()) {
+                let end = at + (range.end - range.start);
+                assert_eq!(map.object_range(&range), Some(at..end), "seed {seed}");
+                at = end;
+            }
+            assert!(at == part.end || map.file_offset(at).is_none(), "seed {seed}: {part:?} ends at {at}");
+        }
+    }
+
+    #[test]
     fn a_striped_file_is_a_flat_file() {
         for seed in 0..60 {
             let mut prng = Prng::new(seed);

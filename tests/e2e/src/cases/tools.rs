@@ -17,6 +17,7 @@ pub(crate) fn all() -> Vec<Case> {
         Case::new("sqlite", sqlite).layouts(FOUR, LAYOUTS).limits(90, 600),
         Case::new("sqlite-two-mounts", sqlite_two_mounts).limits(90, 600),
         Case::new("sqlite-wal", sqlite_wal).limits(90, 600),
+        Case::new("sqlite-wal-two-mounts", sqlite_wal_two_mounts).limits(90, 600),
         Case::new("rsync", rsync).layouts(FOUR, LAYOUTS).limits(90, 600),
         Case::new("fio", fio).layouts(TWO, LAYOUTS).limits(120, 900),
         Case::new("dbench", dbench).layouts(FOUR, LAYOUTS).limits(90, 600),
@@ -106,8 +107,19 @@ pub(crate) fn check_database(database: &Path, count: usize) -> Outcome {
 
 /// Two writers on two mounts, kept apart by record locks; no transaction is lost.
 fn sqlite_two_mounts(env: &Env) -> Outcome {
+    two_writers(env, "delete")
+}
+
+/// The same with write-ahead logging, whose index both mounts have mapped.
+fn sqlite_wal_two_mounts(env: &Env) -> Outcome {
+    two_writers(env, "wal")
+}
+
+fn two_writers(env: &Env, mode: &str) -> Outcome {
     let count = env.pick(40, 500);
-    sql(&env.a.join("shared.db"), "CREATE TABLE sums(n INTEGER); INSERT INTO sums VALUES(0);")?;
+    let table = "CREATE TABLE sums(n INTEGER); INSERT INTO sums VALUES(0);";
+    let said = sql(&env.a.join("shared.db"), &format!("PRAGMA journal_mode={mode}; {table}"))?;
+    ensure_eq!(said, mode, "journal mode");
     let script = "BEGIN IMMEDIATE; UPDATE sums SET n = n + 1; COMMIT;\n".repeat(count);
     super::litmus::steps::in_parallel([(&env.a, "1"), (&env.b, "2")], |(dir, id)| {
         let local = env.local.join(format!("script-{id}.sql"));

@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 use crate::process::Program;
 use crate::sys::{self, Map};
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +18,10 @@ pub(super) fn all() -> Vec<Case> {
         Case::new("litmus.stores-one-page", one_page),
         Case::new("litmus.stores-ring", ring),
         Case::new("litmus.stores-grown", grown),
+        Case::new("litmus.stores-private", private),
+        Case::new("litmus.stores-sparse", sparse),
+        Case::new("litmus.stores-cut", cut),
+        Case::new("litmus.programs-replaced", replaced),
     ]
 }
 
@@ -120,6 +124,82 @@ fn grown(env: &Env) -> Outcome {
         ensure_eq!(bytes.len(), 150, "the size");
         ensure!(synced.is_err() || bytes[120] == 3, "a store is gone, and msync said nothing");
         ensure_eq!((&bytes[..100], &bytes[121..]), (&[1; 100][..], &[2; 29][..]), "what was not stored to");
+    }
+    Ok(())
+}
+
+/// A private mapping shows what another mount stores, as long as its own program stores nothing there.
+fn private(env: &Env) -> Outcome {
+    let maps = map_at([&env.a, &env.b], PAGE)?;
+    let private = Map::private(&File::open(env.c.join("f"))?, PAGE)?;
+    for round in 1..=env.times(50u64) {
+        let place = 8 * (round as usize % 100);
+        Number(&maps[round as usize % 2], place).store(round);
+        ensure_eq!(Number(&private, place).load(), round, "round {round}");
+    }
+    Number(&private, 0).store(7);
+    Number(&maps[0], 0).store(8);
+    ensure_eq!((Number(&private, 0).load(), Number(&maps[1], 0).load()), (7, 8), "its own store, and the file's");
+    Ok(())
+}
+
+/// Stores into a file of holes: they are data for the others, and the rest stays holes.
+fn sparse(env: &Env) -> Outcome {
+    const LEN: usize = 64 << 20;
+    let maps = map_at([&env.a, &env.b], LEN)?;
+    let rounds = env.times(60usize);
+    let place = |round: usize| (round * 977 * PAGE + 8 * round) % LEN / 8 * 8;
+    for round in 1..=rounds {
+        Number(&maps[round % 2], place(round)).store(round as u64);
+        ensure_eq!(Number(&maps[(round + 1) % 2], place(round)).load(), round as u64, "round {round}");
+    }
+    drop(maps);
+    let file = File::open(env.c.join("f"))?;
+    for round in 1..=rounds {
+        let mut number = [0; 8];
+        file.read_exact_at(&mut number, place(round) as u64)?;
+        ensure_eq!(u64::from_le_bytes(number), round as u64, "in the file, round {round}");
+    }
+    let blocks = file.metadata()?.blocks() * 512;
+    ensure!(blocks < LEN as u64 / 4, "{blocks} bytes are on the disk, of {rounds} pages");
+    Ok(())
+}
+
+/// A file is cut and made longer by one mount while another one has it mapped: what was behind the cut is zeros for both.
+fn cut(env: &Env) -> Outcome {
+    let maps = map_at([&env.a, &env.b], 4 * PAGE)?;
+    let file = open(&env.a.join("f"))?;
+    for round in 1..=env.times(30u64) {
+        Number(&maps[1], 2 * PAGE).store(round);
+        Number(&maps[1], 0).store(round);
+        ensure_eq!(Number(&maps[0], 2 * PAGE).load(), round, "before the cut in round {round}");
+        file.set_len(PAGE as u64)?;
+        file.set_len(4 * PAGE as u64)?;
+        // The kernel of the other mount hears of the size by the way, or is asked.
+        ensure_eq!(fs::metadata(env.b.join("f"))?.len(), 4 * PAGE as u64, "the size");
+        for map in &maps {
+            ensure_eq!((Number(map, 0).load(), Number(map, 2 * PAGE).load()), (round, 0), "after it in round {round}");
+        }
+    }
+    Ok(())
+}
+
+/// A program that another mount replaces, by another file of the name or by other bytes, runs as what it is then.
+fn replaced(env: &Env) -> Outcome {
+    let (here, there) = (env.a.join("program"), env.b.join("program"));
+    for round in 0..env.times(12u32) {
+        let (source, status) = if round % 2 == 0 { ("/bin/true", 0) } else { ("/bin/false", 1) };
+        if round % 4 < 2 {
+            fs::copy(source, env.a.join("new"))?;
+            fs::rename(env.a.join("new"), &here)?;
+        } else {
+            let program = fs::read(source)?;
+            File::options().write(true).truncate(true).open(&here)?.write_all_at(&program, 0)?;
+        }
+        for _ in 0..2 {
+            let ran = std::process::Command::new(&there).status()?;
+            ensure_eq!(ran.code(), Some(status), "round {round}");
+        }
     }
     Ok(())
 }
