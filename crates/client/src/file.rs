@@ -389,13 +389,9 @@ impl Client {
         if !file.is_readable() {
             return Err(Errno::EBADF);
         }
-        let len = (len as u64).min(FILE_SIZE_MAX.saturating_sub(offset));
+        let len = self.begin_read(file, offset, len).await?;
         if len == 0 {
             return Ok(Payload::new());
-        }
-        self.keep_group(file).await?;
-        if file.flags & O_NOATIME == 0 {
-            file.state.lock().read_at = Some(self.mount.rt.wall());
         }
         let Some(mut layout) = self.layout_to_read(file).await? else { return Ok(Payload::new()) };
         let data = loop {
@@ -423,6 +419,18 @@ impl Client {
         Ok(data)
     }
 
+    /// Prepares a read. Returns how many bytes there can be.
+    async fn begin_read(&self, file: &OpenFile, offset: u64, len: usize) -> Result<u64, Errno> {
+        let len = (len as u64).min(FILE_SIZE_MAX.saturating_sub(offset));
+        if len > 0 {
+            self.keep_group(file).await?;
+            if file.flags & O_NOATIME == 0 {
+                file.state.lock().read_at = Some(self.mount.rt.wall());
+            }
+        }
+        Ok(len)
+    }
+
     /// Reads up to `len` bytes for a door whose kernel keeps them as pages of `page` bytes; fewer only at the end of the file. The
     /// kernel may keep them until it is told to forget them ([`crate::Invalidate::data`]). What programs store into them, if
     /// the file is open for reading and writing, comes back through [`Client::write_stored`]. EAGAIN if several pages are
@@ -430,13 +438,9 @@ impl Client {
     pub async fn fill(&self, file: &OpenFile, offset: u64, len: usize, page: usize) -> Result<Payload, Errno> {
         let _timed = self.stats.time(Op::Read);
         let for_door = if len <= page { ForDoor::Page } else { ForDoor::Pages };
-        let len = (len as u64).min(FILE_SIZE_MAX.saturating_sub(offset));
+        let len = self.begin_read(file, offset, len).await?;
         if len == 0 {
             return Ok(Payload::new());
-        }
-        self.keep_group(file).await?;
-        if file.flags & O_NOATIME == 0 {
-            file.state.lock().read_at = Some(self.mount.rt.wall());
         }
         for _ in 0..LAYOUT_RETRIES {
             // What is stored into a page must find objects to go to.

@@ -137,24 +137,13 @@ impl Lov {
     /// Locks parts, which are in the order of their stripes; see [`lock_each`].
     async fn lock_all(
         &self,
-        caller: &Caller,
-        file: &Striped,
-        mode: LockMode,
-        parts: Vec<Part>,
-    ) -> Result<Vec<Locked>, Errno> {
-        self.lock_all_though(HeldUp::Nothing, caller, file, mode, parts).await
-    }
-
-    /// As [`Lov::lock_all`], for an operation that may hold a door up.
-    async fn lock_all_though(
-        &self,
         held_up: HeldUp,
         caller: &Caller,
         file: &Striped,
         mode: LockMode,
         parts: Vec<Part>,
     ) -> Result<Vec<Locked>, Errno> {
-        self.fetch_locks(caller, file, mode, &parts).await;
+        self.fetch_locks(held_up, caller, file, mode, &parts).await;
         let lock = |part| async move { self.lock_part(held_up, caller, file, mode, part).await.map(Some) };
         let guards = lock_each(&parts, lock).await?.expect("every part gets a lock");
         assert_eq!(parts.len(), guards.len(), "parts of an operation, and their locks");
@@ -202,13 +191,14 @@ impl Lov {
     /// one still waits for others, so nobody waits in a circle. Locks that are still there when the operation needs them,
     /// in the order of the stripes, need not be requested then. Where clients change the file in turns, few would be
     /// left.
-    async fn fetch_locks(&self, caller: &Caller, file: &Striped, mode: LockMode, parts: &[Part]) {
+    async fn fetch_locks(&self, held_up: HeldUp, caller: &Caller, file: &Striped, mode: LockMode, parts: &[Part]) {
         let locking = file.locking;
         // A group's lock is given back when no operation uses it.
         if parts.len() < 2 || locking.group != 0 {
             return;
         }
-        let asks = parts.iter().map(|part| (part, locking.wanted(mode, RangeSet::single(extent(&part.range)))));
+        let wanted = |part: &Part| Wanted { held_up, ..locking.wanted(mode, RangeSet::single(extent(&part.range))) };
+        let asks = parts.iter().map(|part| (part, wanted(part)));
         let missing: Vec<_> = asks.filter(|(part, ask)| part.osc.find_lock(&part.object, ask).is_none()).collect();
         let now = parts[0].osc.connection().mount().rt.now();
         if missing.len() < 2 || file.state.was_called_back(now) {
@@ -225,16 +215,6 @@ impl Lov {
     /// Locks a range of each object, in the order of the stripes. An object for which the range is none stays unlocked.
     async fn lock_objects(
         &self,
-        caller: &Caller,
-        file: &Striped,
-        mode: LockMode,
-        range: impl Fn(usize, &StripeMap) -> Option<Range<u64>>,
-    ) -> Result<Vec<Locked>, Errno> {
-        self.lock_objects_though(HeldUp::Nothing, caller, file, mode, range).await
-    }
-
-    async fn lock_objects_though(
-        &self,
         held_up: HeldUp,
         caller: &Caller,
         file: &Striped,
@@ -247,7 +227,7 @@ impl Lov {
                 parts.push(self.part(&file.state, index, &stripe, || map, range).await?);
             }
         }
-        self.lock_all_though(held_up, caller, file, mode, parts).await
+        self.lock_all(held_up, caller, file, mode, parts).await
     }
 
     /// Locks a range of each object to change the file's end, as [`Lov::lock_objects`], and takes the file's gate
@@ -260,7 +240,7 @@ impl Lov {
         range: impl Fn(usize, &StripeMap) -> Option<Range<u64>>,
     ) -> Result<(Vec<Locked>, RwLockWriteGuard<'f, ()>), Errno> {
         loop {
-            let locked = self.lock_objects_though(held_up, caller, file, LockMode::Pw, &range).await?;
+            let locked = self.lock_objects(held_up, caller, file, LockMode::Pw, &range).await?;
             let rt = self.targets.rt();
             if let Some(gate) = file.state.enter_exclusive(rt).await {
                 return Ok((locked, gate));
@@ -424,7 +404,8 @@ impl Lov {
         range: &Range<u64>,
     ) -> Result<(), Errno> {
         self.until_all_answer(file, range).await?;
-        let locked = self.lock_objects(caller, file, LockMode::Pw, |_, map| map.object_range(range)).await?;
+        let locked =
+            self.lock_objects(HeldUp::Nothing, caller, file, LockMode::Pw, |_, map| map.object_range(range)).await?;
         let punch = |Locked { part, guard }: Locked| {
             let of = file.object(part.stripe, part.object.fid, now);
             async move { part.osc.punch_hole(&guard, &part.object, &of, caller, part.range.clone()).await }
@@ -465,7 +446,7 @@ impl Lov {
     ) -> Result<Option<u64>, Errno> {
         self.until_all_answer(file, &(0..u64::MAX)).await?;
         // Other clients write back their dirty bytes before they give up their locks.
-        let locked = self.lock_objects(caller, file, LockMode::Pr, |_, _| Some(0..u64::MAX)).await?;
+        let locked = self.lock_objects(HeldUp::Nothing, caller, file, LockMode::Pr, |_, _| Some(0..u64::MAX)).await?;
         let sizes: Vec<u64> = locked.iter().map(|l| l.part.object.state.lock().size()).collect();
         let file_size = file.layout.file_size(sizes.iter().copied());
         if offset >= file_size {

@@ -4,7 +4,7 @@ use super::{Lov, Part, Striped, lock_each};
 use crate::lov::plan::{self, StripeMap};
 use crate::mount::connection::Caller;
 use crate::osc::advice::LockAhead;
-use crate::osc::locks::{LockGuard, Wanted};
+use crate::osc::locks::{HeldUp, LockGuard, Wanted};
 use crate::osc::write::extent;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -77,7 +77,9 @@ impl Lov {
     pub(crate) async fn refresh_all(&self, caller: &Caller, file: &Striped) -> Result<(), Errno> {
         match file.locking.group {
             0 => Ok(()),
-            _ => self.lock_objects(caller, file, LockMode::Pr, |_, _| Some(0..u64::MAX)).await.map(drop),
+            _ => {
+                self.lock_objects(HeldUp::Nothing, caller, file, LockMode::Pr, |_, _| Some(0..u64::MAX)).await.map(drop)
+            }
         }
     }
 

@@ -160,7 +160,7 @@ impl Lov {
         let parts = self.parts(file, offset, len).await?;
         let (parts, ios): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let locked = match read.for_door {
-            ForDoor::No => self.lock_all(caller, file, LockMode::Pr, parts).await?,
+            ForDoor::No => self.lock_all(HeldUp::Nothing, caller, file, LockMode::Pr, parts).await?,
             _ => self.lock_to_fill(read, parts).await?,
         };
         if let Some(last) = locked.last() {
