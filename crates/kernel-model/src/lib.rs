@@ -223,6 +223,7 @@ impl Kernel {
             let page = self.fault(file, at).await?;
             // The page is there, and in a moment the program's instruction is repeated.
             self.pause().await;
+            self.check_end(file, at)?;
             // page_mkwrite waits for a page that is just being written out.
             if page.store(at % PAGE, value).await {
                 at_once();
@@ -232,13 +233,19 @@ impl Kernel {
     }
 
     async fn fault(&self, file: &File, at: u64) -> Result<Arc<pages::Page>, Errno> {
-        let inode = &file.inode;
-        if at - at % PAGE >= inode.size().next_multiple_of(PAGE) {
-            return Err(Errno::EFAULT);
-        }
+        self.check_end(file, at)?;
         let first = at / PAGE / AROUND * AROUND;
         let window = (first + AROUND) * PAGE - (at - at % PAGE);
-        inode.page(self, file, at, window).await.map_err(|_| Errno::EFAULT)
+        let page = file.inode.page(self, file, at, window).await.map_err(|_| Errno::EFAULT)?;
+        // The READ may have shown that the file is shorter.
+        self.check_end(file, at)?;
+        Ok(page)
+    }
+
+    /// EFAULT if the page at `at` lies behind the end of the file.
+    fn check_end(&self, file: &File, at: u64) -> Result<(), Errno> {
+        let ends = file.inode.size().next_multiple_of(PAGE);
+        if at - at % PAGE >= ends { Err(Errno::EFAULT) } else { Ok(()) }
     }
 
     /// msync(2) or fsync(2).

@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// Virtual time that a run may take.
 const LIMIT: Duration = Duration::from_secs(20_000);
+/// Time after the last crash within which everybody has recovered.
+const SETTLED: Duration = Duration::from_secs(100);
 const NAME: &[u8] = b"f";
 /// Node of the root directory.
 const ROOT: u64 = 1;
@@ -116,6 +118,7 @@ async fn tell(cluster: Arc<Cluster>, course: Course, seed: u64, steps: u32) {
     for program in programs {
         program.await;
     }
+    cluster.rt().sleep(SETTLED).await;
     let reader = cluster.client(0);
     let file = reader.open(&Credentials::root(), attr.fid, O_RDONLY).await.expect("the file is there");
     let places = registers.lock().places();
